@@ -1,0 +1,1 @@
+"""Clinical-trial work as reinforcement-learning environments over gRPC."""
