@@ -1,0 +1,126 @@
+"""Runs a service: binds, tells its health, serves, and drains on SIGTERM without failing a call.
+
+Health: "" says that the process answers (liveness). The service's own name says that it is ready to be sent work (readiness): its
+resources are open and it is not draining. A dead peer does not make it unready, for that would take every replica away at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from trialgym.rpc.admission import Admission, Budget
+from trialgym.rpc.channel import server_options
+from trialgym.rpc.interceptor import CallInterceptor
+from trialgym.rpc.settings import ServerSettings
+
+_log = structlog.get_logger("trialgym.rpc")
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class CannotListen(Exception):
+    """The address cannot be bound. The message names it and says what to do."""
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """A server that is bound and serves. `port` is the one it got."""
+
+    service: str
+    address: str
+    port: int
+    server: grpc.aio.Server
+    health: health.aio.HealthServicer
+    interceptor: CallInterceptor
+    settings: ServerSettings
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Says whether the service is ready for work."""
+        await self.health.set(self.service, _SERVING if ready else _NOT_SERVING)
+
+    async def drain(self, *, delay_s: float | None = None, grace_s: float | None = None) -> None:
+        """Turns new work away, lets running calls finish, then stops.
+
+        NOT_SERVING first; then serving on for the delay, while balancers notice; then open streams end with DRAINING and running
+        calls get the grace.
+        """
+        await self.set_ready(False)
+        await asyncio.sleep(self.settings.drain_delay_s if delay_s is None else delay_s)
+        self.interceptor.end_streams()
+        await self.server.stop(self.settings.drain_grace_s if grace_s is None else grace_s)
+        self._stopped.set()
+
+    async def wait_stopped(self) -> None:
+        """Returns once the server has stopped."""
+        await self._stopped.wait()
+
+
+async def start(
+    service: str, register: Callable[[grpc.aio.Server], None], settings: ServerSettings, *, ready: bool = True
+) -> RunningServer:
+    """Binds and serves. `service` is the full name, `register` adds the servicer.
+
+    Raises CannotListen where the address is taken or not ours.
+    """
+    admission = Admission(
+        calls=Budget("concurrent calls", settings.max_concurrent_rpcs),
+        watches=Budget("watches", settings.max_watches),
+        streams=Budget("step streams", settings.max_streams),
+    )
+    interceptor = CallInterceptor(admission, sample_every=settings.log_sample)
+    server = grpc.aio.server(
+        interceptors=[interceptor], options=server_options(max_connection_age_s=settings.max_connection_age_s)
+    )
+    register(server)
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    if settings.reflection:
+        reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(settings.listen)
+    except RuntimeError as error:
+        raise CannotListen(
+            f"cannot listen on {settings.listen}: the port is taken by another process, or the address is not this machine's; "
+            "choose another with --listen, or stop the process that holds it"
+        ) from error
+    await server.start()
+    host = settings.listen.rpartition(":")[0]
+    running = RunningServer(service, f"{host}:{port}", port, server, servicer, interceptor, settings)
+    await servicer.set("", _SERVING)
+    await running.set_ready(ready)
+    _log.info("serving", address=running.address)
+    return running
+
+
+async def run_until_signalled(running: RunningServer, close: Callable[[], Awaitable[None]]) -> None:
+    """Serves until SIGTERM or SIGINT, drains, then closes what the service holds. A second signal cuts the drain short."""
+    loop = asyncio.get_running_loop()
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (second if first.is_set() else first).set()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, on_signal)
+    await first.wait()
+    _log.info("draining", delay_s=running.settings.drain_delay_s, grace_s=running.settings.drain_grace_s)
+    drain = asyncio.create_task(running.drain())
+    hurry = asyncio.create_task(second.wait())
+    await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    if not drain.done():
+        drain.cancel()
+        await running.server.stop(None)
+    hurry.cancel()
+    await close()
+    _log.info("stopped")
