@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -21,8 +21,9 @@ from trialgym.rpc.admission import Admission, Budget
 from trialgym.rpc.channel import DEFAULT_DEADLINE_S, MAX_DEADLINE_S
 from trialgym.rpc.context import Call, serving
 
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler = grpc.RpcMethodHandler[Any, Any]
+# Quoted: generic in the published types only.
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 OURS = "/trialgym."
 """Health and reflection answer even when the server is full: probes must never queue behind work."""
@@ -77,9 +78,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler.stream_unary:
             return grpc.stream_unary_rpc_method_handler(self._unary(method, handler.stream_unary, self.admission.calls), *codec)
         if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(
-                self._stream(method, handler.unary_stream, self.admission.watches), *codec
-            )
+            return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream, self.admission.watches), *codec)
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
                 self._stream(method, handler.stream_stream, self.admission.streams), *codec

@@ -21,7 +21,7 @@ def configure(service: str, *, style: Format = "auto", level: Level = "info") ->
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

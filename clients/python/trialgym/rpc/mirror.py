@@ -1,8 +1,8 @@
 """Converts between dataclasses and messages that mirror each other by name.
 
 Fields pair by name, enum members by name without the enum's prefix; None stands for an absent message, an absent optional field
-or an unspecified enum; tuples stand for repeated fields. Each pairing is checked as a whole when first used: a field that one side
-lacks is found by the first test that touches it, never by a silent loss.
+or an unspecified enum; tuples stand for repeated fields. Each pairing is checked as a whole when first used: a field that one
+side lacks is found by the first test that touches it, never by a silent loss.
 """
 
 from __future__ import annotations

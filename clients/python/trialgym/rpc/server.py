@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import grpc
@@ -79,9 +79,7 @@ async def start(
         streams=Budget("step streams", settings.max_streams),
     )
     interceptor = CallInterceptor(admission, sample_every=settings.log_sample)
-    server = grpc.aio.server(
-        interceptors=[interceptor], options=server_options(max_connection_age_s=settings.max_connection_age_s)
-    )
+    server = grpc.aio.server(interceptors=[interceptor], options=server_options(max_connection_age_s=settings.max_connection_age_s))
     register(server)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
@@ -103,8 +101,8 @@ async def start(
     return running
 
 
-async def run_until_signalled(running: RunningServer, close: Callable[[], Awaitable[None]]) -> None:
-    """Serves until SIGTERM or SIGINT, drains, then closes what the service holds. A second signal cuts the drain short."""
+async def run_until_signalled(running: RunningServer) -> None:
+    """Serves until SIGTERM or SIGINT, then drains. A second signal cuts the drain short."""
     loop = asyncio.get_running_loop()
     first, second = asyncio.Event(), asyncio.Event()
 
@@ -122,5 +120,4 @@ async def run_until_signalled(running: RunningServer, close: Callable[[], Awaita
         drain.cancel()
         await running.server.stop(None)
     hurry.cancel()
-    await close()
     _log.info("stopped")

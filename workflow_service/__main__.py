@@ -1,0 +1,94 @@
+"""Runs the workflow service: `python -m workflow_service --help` lists its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from pydantic_settings import CliApp
+
+from trialgym.rpc import logs, server
+from trialgym.rpc.server import CannotListen, RunningServer
+from trialgym.v1 import workflow_service_pb2, workflow_service_pb2_grpc
+from workflow_service.convert import ProtoCodec
+from workflow_service.engine import Engine, Limits
+from workflow_service.environments import InstalledEnvironments
+from workflow_service.grader_client import GrpcGrader
+from workflow_service.leases import sweep_forever
+from workflow_service.ports import Clock, system_clock
+from workflow_service.servicer import WorkflowServicer
+from workflow_service.settings import WorkflowSettings
+from workflow_service.storage.base import EpisodeStore, StoreRefused
+from workflow_service.storage.memory import MemoryStore
+from workflow_service.storage.sqlite import SqliteStore
+
+SERVICE = workflow_service_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+
+
+def make_store(settings: WorkflowSettings) -> EpisodeStore:
+    """The store that the settings name, not yet open."""
+    path = settings.sqlite_path
+    return MemoryStore() if path is None else SqliteStore(path, synchronous=settings.sqlite_synchronous)
+
+
+@asynccontextmanager
+async def running(
+    settings: WorkflowSettings, *, clock: Clock = system_clock, store: EpisodeStore | None = None
+) -> AsyncIterator[RunningServer]:
+    """The service, bound and serving in this event loop; stopped at once when the block ends, unless it was drained.
+
+    `clock` and `store` stand in for the real ones in tests. Raises StoreRefused and CannotListen.
+    """
+    store = make_store(settings) if store is None else store
+    await store.open()
+    grader = GrpcGrader(settings.grader, clock)
+    environments = InstalledEnvironments()
+    engine = Engine(
+        store=store,
+        grader=grader,
+        environments=environments,
+        codec=ProtoCodec(),
+        clock=clock,
+        limits=Limits(settings.max_active_episodes, round(settings.default_ttl_s * 1000), round(settings.retention_s * 1000)),
+        cache=settings.cache_episodes,
+    )
+    await engine.recount()
+    servicer = WorkflowServicer(engine=engine, store=store, grader=grader, environments=environments, clock=clock)
+    sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
+    try:
+        started = await server.start(
+            SERVICE,
+            lambda grpc_server: workflow_service_pb2_grpc.add_WorkflowServiceServicer_to_server(servicer, grpc_server),
+            settings,
+        )
+        try:
+            yield started
+        finally:
+            await started.server.stop(None)
+    finally:
+        sweeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeper
+        await grader.close()
+        await store.close()
+
+
+async def _main(settings: WorkflowSettings) -> None:
+    async with running(settings) as started:
+        await server.run_until_signalled(started)
+
+
+def main() -> None:
+    """Reads the settings, serves until SIGTERM or Ctrl-C, drains, and exits 0; exits 2 where it cannot start."""
+    settings = CliApp.run(WorkflowSettings)
+    logs.configure("workflow", style=settings.log_format, level=settings.log_level)
+    try:
+        asyncio.run(_main(settings))
+    except (CannotListen, StoreRefused) as error:
+        sys.exit(f"workflow_service: {error}")
+
+
+if __name__ == "__main__":
+    main()

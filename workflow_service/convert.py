@@ -1,0 +1,336 @@
+"""Messages to domain values and back: the only file of this service that sees both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from trialgym.rpc import mirror, names
+from trialgym.rpc.encoding import digest
+from trialgym.rpc.errors import InvalidField
+from trialgym.rpc.submissions import check_enum, check_submission, check_text
+from trialgym.v1 import (
+    action_pb2,
+    episode_pb2,
+    grader_service_pb2,
+    observation_pb2,
+    reward_pb2,
+    score_pb2,
+    task_pb2,
+    workflow_service_pb2,
+)
+from workflow_service.domain.environment import (
+    Grade,
+    GradeCall,
+    Malformed,
+    Observation,
+    Submission,
+    SubmitFindings,
+    TaskFamily,
+)
+from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, Head, TransitionRecord
+from workflow_service.domain.rewards import Reward
+from workflow_service.grader_port import PublicTask
+from workflow_service.stepping import StepCommand
+
+MAX_RAW_TEXT_BYTES = 4 * 1024
+MAX_LABELS = 16
+MAX_LABEL_CHARACTERS = 63
+MIN_TTL_S, MAX_TTL_S = 1.0, 86_400.0
+
+_VIEWS = observation_pb2.ObservationView
+_SET_VIEW = observation_pb2.ObservationView.DESCRIPTOR
+
+
+# Actions
+
+
+def step_command(request: workflow_service_pb2.StepEpisodeRequest, field: str = "") -> StepCommand:
+    """The command in a request. `field` is the request's own path in a batch, with a dot. Raises InvalidField."""
+    episode_id = names.parse_episode(request.name, f"{field}name")
+    request_id = names.check_request_id(request.request_id, f"{field}request_id")
+    expected = request.expected_step if request.HasField("expected_step") else None
+    if not request_id and expected is None:
+        raise InvalidField(
+            f"{field}request_id", "is required, or expected_step in its place, so that a repeated call is never a second step"
+        )
+    action = _action(request.action, f"{field}action")
+    return StepCommand(
+        episode_id,
+        request_id,
+        expected,
+        action,
+        request.action.SerializeToString(deterministic=True),
+        digest(request.action),
+    )
+
+
+def _action(message: action_pb2.Action, field: str) -> Any:
+    kind = message.WhichOneof("action")
+    match kind:
+        case "submit_findings":
+            submit = message.submit_findings
+            check_enum(submit.family, task_pb2.TaskFamily.DESCRIPTOR, f"{field}.submit_findings.family")
+            check_submission(submit.submission, f"{field}.submit_findings.submission")
+            return _submit_findings(submit)
+        case "malformed":
+            check_text(message.malformed.raw_text, f"{field}.malformed.raw_text", MAX_RAW_TEXT_BYTES)
+            return Malformed(message.malformed.raw_text)
+        case None:
+            raise InvalidField(field, "nothing is set; set one action, or malformed for an answer that could not be read")
+        case _:
+            raise InvalidField(field, f"{kind} is no action of this episode's environment")
+
+
+def _submit_findings(submit: action_pb2.SubmitFindings) -> SubmitFindings:
+    content = submit.submission.SerializeToString(deterministic=True)
+    family = TaskFamily(submit.family) if submit.family else None
+    return SubmitFindings(Submission(digest(submit.submission), content), submit.final, family)
+
+
+# What the log keeps
+
+
+class ProtoCodec:
+    """Keeps actions and answers as messages of the contract; see ports.Codec."""
+
+    def encode_answer(self, record: TransitionRecord) -> bytes:
+        """The transition, without name and action, which are put to it where it is shown."""
+        message = episode_pb2.Transition(
+            step=record.step,
+            outcome=record.outcome.value,  # type: ignore[arg-type]
+            observation=observation(record.observation),
+            reward=reward(record.reward),
+            terminated=record.terminated,
+            truncated=record.truncated,
+            state_hash=record.state_hash,
+            missing_prerequisites=[missing.value for missing in record.missing],  # type: ignore[misc]
+            score=None if record.grade is None else _score(record.grade),
+            total_reward=record.total_reward,
+        )
+        return message.SerializeToString()
+
+    def decode_action(self, action: bytes) -> Any:
+        """See ports.Codec."""
+        return _action(action_pb2.Action.FromString(action), "action")
+
+    def decode_grade(self, answer: bytes) -> Grade | None:
+        """See ports.Codec."""
+        transition = episode_pb2.Transition.FromString(answer)
+        return grade(transition.score) if transition.HasField("score") else None
+
+    def decode_total_reward(self, answer: bytes) -> float:
+        """See ports.Codec."""
+        return episode_pb2.Transition.FromString(answer).total_reward
+
+
+def transition(episode_id: str, entry: Entry) -> episode_pb2.Transition:
+    """A transition of a trajectory, with its action."""
+    message = stored_transition(episode_id, entry.step, entry.answer)
+    message.action.MergeFromString(entry.action)
+    return message
+
+
+def stored_transition(episode_id: str, step: int, answer: bytes) -> episode_pb2.Transition:
+    """A transition as it is answered, from its stored form."""
+    message = episode_pb2.Transition.FromString(answer)
+    message.name = names.transition(episode_id, step)
+    return message
+
+
+# Observations and rewards
+
+
+def check_view(view: int, field: str, *, batch: bool = False) -> None:
+    """Raises InvalidField for an unknown view, and for FULL in a batch."""
+    check_enum(view, _SET_VIEW, field)
+    if batch and view == _VIEWS.OBSERVATION_VIEW_FULL:
+        raise InvalidField(field, "FULL is not offered in batches; use TEXT here, or step the episode alone")
+
+
+def observation(seen: Observation) -> observation_pb2.Observation:
+    """The structured part of an observation."""
+    return observation_pb2.Observation(
+        step=seen.step,
+        steps_left=seen.steps_left,
+        feedback=seen.feedback,
+        hint=seen.hint,
+        legal_actions=[action.value for action in seen.legal_actions],  # type: ignore[misc]
+        blocked_actions=[mirror.to_message(blocked, observation_pb2.BlockedAction) for blocked in seen.blocked_actions],
+        review_packets=[mirror.to_message(packet, observation_pb2.ReviewPacket) for packet in seen.review_packets],
+    )
+
+
+def fill_view(message: observation_pb2.Observation, text: str, tasks: Iterable[PublicTask]) -> None:
+    """Adds the text, and the materials of a FULL view with their own texts."""
+    parts = [text]
+    for task in tasks:
+        message.materials.append(task_pb2.Task.FromString(task.content))
+        parts.append(task.text)
+    message.text = "\n\n".join(parts)
+
+
+def reward(earned: Reward) -> reward_pb2.Reward:
+    """A reward with its terms."""
+    terms = [reward_pb2.RewardTerm(kind=term.kind.value, value=term.value) for term in earned.terms]  # type: ignore[arg-type]
+    return reward_pb2.Reward(value=earned.value, terms=terms)
+
+
+# The grader
+
+
+def public_task(message: task_pb2.Task) -> PublicTask:
+    """The task as the workflow keeps it."""
+    kept = task_pb2.Task()
+    kept.CopyFrom(message)
+    kept.text = ""  # kept beside it, so that it is not sent twice
+    return PublicTask(
+        name=message.name,
+        family=TaskFamily(message.family),
+        content_digest=message.content_digest,
+        max_steps=message.max_steps,
+        rubrics=tuple((rubric.name, rubric.version) for rubric in message.rubrics),
+        text=message.text,
+        content=kept.SerializeToString(),
+    )
+
+
+def grade_request(call: GradeCall) -> grader_service_pb2.GradeRequest:
+    """A grading call as the grader takes it."""
+    request = grader_service_pb2.GradeRequest(task=call.task.name, rubric=call.task.rubric, view=score_pb2.SCORE_VIEW_BASIC)
+    request.submission.MergeFromString(call.submission.content)
+    return request
+
+
+def grade(score: score_pb2.Score) -> Grade:
+    """The grade in a score."""
+    return Grade(
+        value=score.value,
+        points=score.points,
+        max_points=score.max_points,
+        feedback=score.feedback,
+        rubric=score.rubric.name,
+        rubric_version=score.rubric.version,
+        content_digest=score.content_digest,
+        accepted_entries=score.accepted_entries,
+        invalid_entries=score.invalid_entries,
+    )
+
+
+def _score(graded: Grade) -> score_pb2.Score:
+    return score_pb2.Score(
+        value=graded.value,
+        points=graded.points,
+        max_points=graded.max_points,
+        feedback=graded.feedback,
+        rubric=score_pb2.Rubric(name=graded.rubric, version=graded.rubric_version),
+        content_digest=graded.content_digest,
+        accepted_entries=graded.accepted_entries,
+        invalid_entries=graded.invalid_entries,
+    )
+
+
+# Episodes
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRequest:
+    """What a client asks of a new episode, checked. `ttl_ms` is None where it was left to the server."""
+
+    task: str
+    rubric: str
+    seed: int
+    labels: tuple[tuple[str, str], ...]
+    ttl_ms: int | None
+    digest: str
+
+
+def episode_request(message: episode_pb2.Episode, *extra: object) -> EpisodeRequest:
+    """The request in the episode that a client sends; `extra` is what else makes two requests differ. Raises InvalidField."""
+    environment = message.WhichOneof("environment")
+    match environment:
+        case "review":
+            names.parse_task(message.review.task, "episode.review.task")
+        case None:
+            raise InvalidField("episode.environment", "is required; set review with a task, or trial with a scenario and a tier")
+        case _:
+            raise InvalidField(f"episode.{environment}", "this server does not offer that environment")
+    ttl = message.ttl if message.HasField("ttl") else None
+    return EpisodeRequest(
+        task=message.review.task,
+        rubric=message.review.rubric,
+        seed=message.seed,
+        labels=labels(message.labels, "episode.labels"),
+        ttl_ms=None if ttl is None else ttl_ms(ttl.ToTimedelta().total_seconds(), "episode.ttl"),
+        digest=digest([message.review, message.seed, dict(message.labels), ttl, *extra]),
+    )
+
+
+def labels(given: Mapping[str, str], field: str) -> tuple[tuple[str, str], ...]:
+    """Labels by key. Raises InvalidField where there are too many or they are too long."""
+    if len(given) > MAX_LABELS:
+        raise InvalidField(field, f"{len(given)} labels, at most {MAX_LABELS} are allowed")
+    for key, value in given.items():
+        if not key or len(key) > MAX_LABEL_CHARACTERS or len(value) > MAX_LABEL_CHARACTERS:
+            raise InvalidField(
+                field,
+                f"label {key[:80]!r}: keys have 1 to {MAX_LABEL_CHARACTERS} characters, values at most {MAX_LABEL_CHARACTERS}",
+            )
+    return tuple(sorted(given.items()))
+
+
+def ttl_ms(seconds: float, field: str) -> int:
+    """A lease's length in milliseconds. Raises InvalidField beyond its bounds."""
+    if not math.isfinite(seconds) or not MIN_TTL_S <= seconds <= MAX_TTL_S:
+        raise InvalidField(field, f"must be {MIN_TTL_S:g} second to {MAX_TTL_S:g} seconds, not {seconds:g}")
+    return round(seconds * 1000)
+
+
+def episode(start: EpisodeStart, head: Head) -> episode_pb2.Episode:
+    """An episode without its observation."""
+    message = episode_pb2.Episode(
+        name=names.episode(start.episode_id),
+        seed=start.seed,
+        step=head.step,
+        state=head.state.value,  # type: ignore[arg-type]
+        total_reward=head.total_reward,
+        state_hash=head.state_hash,
+        group=names.group(start.group_id),
+        group_index=start.group_index,
+        fork_source=names.transition(start.fork_source, start.fork_step) if start.fork_source else "",
+        labels=dict(start.labels),
+        expire_time=timestamp(head.expire_ms),
+        create_time=timestamp(start.create_ms),
+        update_time=timestamp(head.update_ms),
+        rules_version=start.rules_version,
+    )
+    if start.review is not None:
+        message.review.task, message.review.rubric = start.review.name, start.review.rubric
+        message.rubric.name, message.rubric.version = start.review.rubric, start.review.rubric_version
+    return message
+
+
+def timestamp(ms: int) -> Timestamp:
+    """An instant."""
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def state_filter(state: int) -> EpisodeState | None:
+    """The state to list. Raises InvalidField for an unknown one."""
+    check_enum(state, episode_pb2.EpisodeState.DESCRIPTOR, "state")
+    return EpisodeState(state) if state else None
+
+
+def event(happened: Event) -> workflow_service_pb2.EpisodeEvent:
+    """An event of a watch."""
+    return workflow_service_pb2.EpisodeEvent(
+        kind=happened.kind.value,  # type: ignore[arg-type]
+        name=names.episode(happened.episode_id),
+        step=happened.step,
+        state=happened.state.value,  # type: ignore[arg-type]
+        event_time=timestamp(happened.time_ms),
+    )

@@ -1,0 +1,147 @@
+"""The grader over gRPC: deadlines carried on, answers told apart from failures, public task halves cached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+import structlog
+
+from trialgym.rpc.channel import client_options, open_channel
+from trialgym.rpc.context import budget_s, current_call
+from trialgym.rpc.errors import (
+    DeadlineExceeded,
+    GraderUnavailable,
+    InvalidField,
+    NotFound,
+    TrialgymError,
+    VersionMismatch,
+    from_failure,
+    from_rpc_error,
+)
+from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc
+from workflow_service import convert
+from workflow_service.domain.environment import Grade, GradeCall
+from workflow_service.grader_port import GRADER_SHARE, PublicTask
+from workflow_service.ports import Clock
+
+_log = structlog.get_logger("trialgym.grader")
+
+_FRESH_MS = 30_000
+"""How long a task's name is trusted to stand for the same edition."""
+
+_CACHED_TASKS = 1_024
+_BATCH = 256
+
+
+class GrpcGrader:
+    """See GraderPort. Belongs to the event loop it was made in."""
+
+    def __init__(self, target: str, clock: Clock) -> None:
+        # A grader that is down must be told at once, not waited for: the step can be repeated.
+        self._channel = open_channel(target, client_options(wait_for_ready=False))
+        self._stub = grader_service_pb2_grpc.GraderServiceStub(self._channel)
+        self._target = target
+        self._clock = clock
+        self._by_digest: OrderedDict[str, PublicTask] = OrderedDict()
+        self._by_name: dict[str, tuple[int, str]] = {}
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._channel.close()
+
+    async def get_task(self, name: str, *, digest: str = "") -> PublicTask:
+        """See GraderPort."""
+        asked_ms, known = self._by_name.get(name, (0, ""))
+        wanted = digest or (known if self._clock() - asked_ms < _FRESH_MS else "")
+        cached = self._by_digest.get(wanted)
+        if cached is not None:
+            self._by_digest.move_to_end(wanted)
+            return cached
+        try:
+            message = await self._stub.GetTask(
+                grader_service_pb2.GetTaskRequest(name=name), timeout=budget_s(GRADER_SHARE), metadata=_metadata()
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, "name") from error
+        task = convert.public_task(message)
+        self._by_name[name] = (self._clock(), task.content_digest)
+        self._by_digest[task.content_digest] = task
+        while len(self._by_digest) > _CACHED_TASKS:
+            self._by_digest.popitem(last=False)
+        if digest and task.content_digest != digest:
+            raise _other_edition(name)
+        return task
+
+    async def grade(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
+        """See GraderPort."""
+        if len(calls) == 1:
+            return [await self._grade_one(calls[0])]
+        chunks = [calls[i : i + _BATCH] for i in range(0, len(calls), _BATCH)]
+        return [grade for chunk in await asyncio.gather(*map(self._grade_many, chunks)) for grade in chunk]
+
+    async def _grade_one(self, call: GradeCall) -> Grade | TrialgymError:
+        try:
+            response = await self._stub.Grade(convert.grade_request(call), timeout=budget_s(GRADER_SHARE), metadata=_metadata())
+        except grpc.aio.AioRpcError as error:
+            return self._failure(error, "action.submit_findings.")
+        except DeadlineExceeded as error:
+            return error
+        return _checked(convert.grade(response.score), call)
+
+    async def _grade_many(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
+        request = grader_service_pb2.BatchGradeRequest(requests=map(convert.grade_request, calls))
+        try:
+            response = await self._stub.BatchGrade(request, timeout=budget_s(GRADER_SHARE), metadata=_metadata())
+        except grpc.aio.AioRpcError as error:
+            return [self._failure(error, "")] * len(calls)
+        except DeadlineExceeded as error:
+            return [error] * len(calls)
+        return [
+            _checked(convert.grade(result.response.score), call)
+            if result.HasField("response")
+            else self._translate(from_failure(result.failure), "action.submit_findings.")
+            for call, result in zip(calls, response.results, strict=True)
+        ]
+
+    def _failure(self, error: grpc.aio.AioRpcError, field: str) -> TrialgymError:
+        return self._translate(from_rpc_error(error), field)
+
+    def _translate(self, error: TrialgymError, field: str) -> TrialgymError:
+        """What the grader's refusal means to the workflow's caller."""
+        match error:
+            case NotFound() | VersionMismatch():
+                return error
+            case InvalidField():
+                # The same message came through our own checks, so its path is the only thing to translate.
+                return InvalidField(f"{field}{error.field}", error.message.partition(": ")[2])
+            case DeadlineExceeded():
+                return DeadlineExceeded("the grader did not answer in time; nothing was committed, send the step again")
+            case _:
+                _log.warning("grader failed", target=self._target, code=error.code.name, cause=error.message)
+                return GraderUnavailable(
+                    "the grader did not answer; nothing was committed, send the call again with the same request_id"
+                )
+
+
+def _checked(grade: Grade, call: GradeCall) -> Grade | TrialgymError:
+    if grade.content_digest != call.task.content_digest:
+        return _other_edition(call.task.name)
+    if grade.rubric_version != call.task.rubric_version:
+        return VersionMismatch(
+            f"the grader now scores with {grade.rubric} {grade.rubric_version}, the episode was started with "
+            f"{call.task.rubric_version}; start a new episode"
+        )
+    return grade
+
+
+def _other_edition(name: str) -> VersionMismatch:
+    return VersionMismatch(f"the grader now serves another edition of {name} than the episode was started with; start a new one")
+
+
+def _metadata() -> tuple[tuple[str, str], ...]:
+    call = current_call()
+    return (("x-request-id", call.call_id),) if call is not None else ()

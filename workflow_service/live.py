@@ -1,0 +1,149 @@
+"""Episodes in memory: folded from their logs, bounded in number, and never trusted where the store says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trialgym.rpc import names
+from trialgym.rpc.encoding import digest
+from trialgym.rpc.errors import VersionMismatch
+from workflow_service.domain.environment import Environment
+from workflow_service.domain.episode import Entry, EpisodeStart, Head
+from workflow_service.ports import Codec, Environments
+from workflow_service.refusals import unknown
+from workflow_service.storage.base import EpisodeStore, Stored
+
+
+@dataclass(slots=True)
+class Live:
+    """An episode in memory: the state after `head.step` steps, and what each request id was used for."""
+
+    start: EpisodeStart
+    head: Head
+    environment: Environment[Any]
+    state: Any
+    requests: dict[str, tuple[int, str]]
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def episode_id(self) -> str:
+        """The episode's id."""
+        return self.start.episode_id
+
+
+class LiveEpisodes:
+    """The cache of live episodes over a store, the least recently used ones leaving first."""
+
+    def __init__(self, store: EpisodeStore, environments: Environments, codec: Codec, *, limit: int) -> None:
+        self._store = store
+        self._environments = environments
+        self._codec = codec
+        self._limit = limit
+        self._cache: OrderedDict[str, Live] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[Live]] = {}
+
+    def put(self, live: Live) -> None:
+        """Keeps an episode that was just created or changed."""
+        self._cache[live.episode_id] = live
+        self._cache.move_to_end(live.episode_id)
+        if len(self._cache) > self._limit:
+            self._shrink()
+
+    def forget(self, episode_id: str) -> None:
+        """Drops what is remembered of an episode; the next use reads the store."""
+        self._cache.pop(episode_id, None)
+
+    async def get(self, episode_id: str) -> Live:
+        """The episode as last known here. Raises NotFound where there is none."""
+        live = self._cache.get(episode_id)
+        if live is not None:
+            self._cache.move_to_end(episode_id)
+            return live
+        # Those who ask for one episode at once share one read; a caller who leaves must not cut the others short.
+        task = self._loading.get(episode_id)
+        if task is None:
+            task = self._loading[episode_id] = asyncio.create_task(self._load(episode_id))
+            task.add_done_callback(lambda done: self._loaded(episode_id, done))
+        return await asyncio.shield(task)
+
+    async def fresh(self, episode_id: str) -> Live:
+        """The episode as the store has it now. Raises NotFound where there is none."""
+        stored = await self._store.get(episode_id)
+        if stored is None or stored.head.deleted:
+            self.forget(episode_id)
+            raise unknown(episode_id)
+        live = self._cache.get(episode_id)
+        if live is not None:
+            if live.head.step == stored.head.step:
+                live.head = stored.head  # a lease or an ending may have changed; the log did not
+            elif live.head.step < stored.head.step:
+                await self._catch_up(live, stored)
+            return live  # one that is ahead took a step of its own while the store was read
+        return await self.get(episode_id)
+
+    async def state_at(self, live: Live, step: int) -> tuple[Any, list[Entry]]:
+        """The state after `step` steps, and the log up to there."""
+        entries = await self._store.entries(live.episode_id, limit=step)
+        if len(entries) < step:
+            raise unknown(live.episode_id)
+        if step == live.head.step:
+            return live.state, entries
+        return self._fold(live.environment, live.environment.reset(), entries), entries
+
+    def new(self, start: EpisodeStart) -> tuple[Environment[Any], Any, str]:
+        """The environment of a new episode, its first state and that state's digest."""
+        environment = self._environments.environment(start)
+        state = environment.reset()
+        return environment, state, digest(state)
+
+    def _loaded(self, episode_id: str, done: asyncio.Task[Live]) -> None:
+        self._loading.pop(episode_id, None)
+        if not done.cancelled():
+            done.exception()  # seen here, so that it is not reported as lost where every caller has left
+
+    async def _load(self, episode_id: str) -> Live:
+        stored = await self._store.get(episode_id)
+        if stored is None or stored.head.deleted:
+            raise unknown(episode_id)
+        environment = self._environments.environment(stored.start)
+        live = Live(stored.start, replace(stored.head, step=0), environment, environment.reset(), {})
+        entries = await self._store.entries(episode_id, limit=stored.head.step)
+        self._extend(live, entries, stored.head)
+        self.put(live)
+        return live
+
+    async def _catch_up(self, live: Live, stored: Stored) -> None:
+        behind = live.head.step
+        entries = await self._store.entries(live.episode_id, after=behind, limit=stored.head.step - behind)
+        if live.head.step == behind:  # nobody else caught it up meanwhile
+            self._extend(live, entries, stored.head)
+
+    def _extend(self, live: Live, entries: list[Entry], head: Head) -> None:
+        if len(entries) != head.step - live.head.step:
+            raise unknown(live.episode_id)  # deleted between the two reads
+        state = self._fold(live.environment, live.state, entries)
+        # A log that no longer gives the state it once gave belongs to other rules. Going on would mix two games in one episode.
+        if digest(state) != head.state_hash:
+            raise VersionMismatch(
+                f"{names.episode(live.episode_id)} cannot be continued here: its log gives another state under the rules here; "
+                "use a server of the version it was started with"
+            )
+        live.state, live.head = state, head
+        live.requests.update((e.request_id, (e.step, e.payload_digest)) for e in entries if e.request_id)
+
+    def _fold(self, environment: Environment[Any], state: Any, entries: Iterable[Entry]) -> Any:
+        for entry in entries:
+            action = self._codec.decode_action(entry.action)
+            state = environment.apply(state, action, self._codec.decode_grade(entry.answer)).state
+        return state
+
+    def _shrink(self) -> None:
+        for episode_id, live in list(self._cache.items()):
+            if len(self._cache) <= self._limit:
+                return
+            if not live.lock.locked():
+                del self._cache[episode_id]

@@ -1,0 +1,341 @@
+"""The workflow's RPCs: check, convert, call the engine, convert back. Nothing here knows how episodes are kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from trialgym.rpc import names, paging
+from trialgym.rpc.encoding import digest
+from trialgym.rpc.errors import (
+    BatchTooLarge,
+    InvalidField,
+    InvalidPageToken,
+    NotFound,
+    TrialgymError,
+    failure,
+)
+from trialgym.v1 import (
+    curriculum_pb2,
+    environment_pb2,
+    episode_pb2,
+    observation_pb2,
+    workflow_service_pb2,
+    workflow_service_pb2_grpc,
+)
+from workflow_service import convert
+from workflow_service.domain.environment import TaskRef
+from workflow_service.domain.episode import EpisodeStart, Event
+from workflow_service.engine import Engine, id_for
+from workflow_service.grader_port import GraderPort, PublicTask
+from workflow_service.live import Live
+from workflow_service.ports import Clock, Environments
+from workflow_service.stepping import StepAnswer
+from workflow_service.storage.base import Cursor, EpisodeStore, Filter, Stored
+from workflow_service.streaming import answer_stream
+from workflow_service.watch import watch
+
+MAX_BATCH = 256
+MAX_GROUP = 256
+MAX_WATCHED = 256
+MAX_PAGE_BYTES = 3 * 1024 * 1024
+
+Context = Any
+_VIEW = observation_pb2.ObservationView
+
+
+class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
+    """See protos/trialgym/v1/workflow_service.proto, which says what each method does."""
+
+    def __init__(
+        self, *, engine: Engine, store: EpisodeStore, grader: GraderPort, environments: Environments, clock: Clock
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._grader = grader
+        self._environments = environments
+        self._clock = clock
+
+    async def CreateEpisode(self, request: workflow_service_pb2.CreateEpisodeRequest, context: Context) -> episode_pb2.Episode:
+        convert.check_view(request.view, "view")
+        request_id = names.check_request_id(request.request_id)
+        asked = convert.episode_request(request.episode)
+        start = await self._start(asked, id_for("episode", request_id))
+        live = (await self._engine.create([start]))[0]
+        return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+
+    async def CreateEpisodeGroup(
+        self, request: workflow_service_pb2.CreateEpisodeGroupRequest, context: Context
+    ) -> episode_pb2.EpisodeGroup:
+        convert.check_view(request.view, "view")
+        request_id = names.check_request_id(request.request_id)
+        if not 1 <= request.size <= MAX_GROUP:
+            raise InvalidField("size", f"must be 1 to {MAX_GROUP}, not {request.size}")
+        asked = convert.episode_request(request.episode, request.size)
+        group_id = id_for("group", request_id)
+        first = await self._start(asked, "")
+        starts = [
+            replace(first, episode_id=f"{group_id}-{index}", group_id=group_id, group_index=index) for index in range(request.size)
+        ]
+        members = await self._engine.create(starts)
+        group = episode_pb2.EpisodeGroup(
+            name=names.group(group_id), episodes=[convert.episode(live.start, live.head) for live in members]
+        )
+        group.observation.CopyFrom(await self._observation(members[0], 0, request.view or _VIEW.OBSERVATION_VIEW_FULL))
+        return group
+
+    async def GetEpisode(self, request: workflow_service_pb2.GetEpisodeRequest, context: Context) -> episode_pb2.Episode:
+        convert.check_view(request.view, "view")
+        live = await self._engine.get(names.parse_episode(request.name))
+        return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+
+    async def ListEpisodes(
+        self, request: workflow_service_pb2.ListEpisodesRequest, context: Context
+    ) -> workflow_service_pb2.ListEpisodesResponse:
+        size = paging.page_size(request.page_size, 100, 1000)
+        wanted = Filter(
+            convert.state_filter(request.state),
+            names.parse_group(request.group) if request.group else "",
+            convert.labels(request.labels, "labels"),
+        )
+        cursor = paging.read_token(request.page_token, "ListEpisodes", wanted)
+        found = await self._engine.find(wanted, after=None if cursor is None else _cursor(cursor), limit=size + 1)
+        response = workflow_service_pb2.ListEpisodesResponse(
+            episodes=[convert.episode(stored.start, stored.head) for stored in found[:size]]
+        )
+        if len(found) > size:
+            last = found[size - 1].start
+            response.next_page_token = paging.make_token(f"{last.create_ms}:{last.episode_id}", "ListEpisodes", wanted)
+        return response
+
+    async def StepEpisode(
+        self, request: workflow_service_pb2.StepEpisodeRequest, context: Context
+    ) -> workflow_service_pb2.StepEpisodeResponse:
+        return await self._step(request)
+
+    async def BatchStepEpisodes(
+        self, request: workflow_service_pb2.BatchStepEpisodesRequest, context: Context
+    ) -> workflow_service_pb2.BatchStepEpisodesResponse:
+        _check_batch(len(request.requests), "requests")
+        _check_distinct([step.name for step in request.requests], "requests[{}].name")
+        results = [workflow_service_pb2.StepResult() for _ in request.requests]
+        commands, places = [], []
+        for index, step in enumerate(request.requests):
+            try:
+                field = f"requests[{index}]."
+                convert.check_view(step.view, f"{field}view", batch=True)
+                commands.append(convert.step_command(step, field))
+                places.append(index)
+            except TrialgymError as error:
+                results[index].failure.CopyFrom(failure(error))
+        answers = await self._engine.step(commands)
+        for index, answer in zip(places, answers, strict=True):
+            try:
+                if isinstance(answer, TrialgymError):
+                    raise answer
+                results[index].response.CopyFrom(await self._answer(answer, request.requests[index].view))
+            except TrialgymError as error:
+                results[index].failure.CopyFrom(failure(error))
+        return workflow_service_pb2.BatchStepEpisodesResponse(results=results)
+
+    async def StreamSteps(
+        self, request_iterator: AsyncIterator[workflow_service_pb2.StreamStepsRequest], context: Context
+    ) -> AsyncIterator[workflow_service_pb2.StreamStepsResponse]:
+        async for response in answer_stream(request_iterator, self._step):
+            yield response
+
+    async def ForkEpisode(self, request: workflow_service_pb2.ForkEpisodeRequest, context: Context) -> episode_pb2.Episode:
+        convert.check_view(request.view, "view")
+        source = names.parse_episode(request.name)
+        request_id = names.check_request_id(request.request_id)
+        labels = convert.labels(request.labels, "labels")
+        ttl_ms = _ttl_ms(request.ttl if request.HasField("ttl") else None)
+        live = await self._engine.fork(
+            source,
+            request.at_step,
+            episode_id=id_for("fork", request_id),
+            labels=labels,
+            ttl_ms=ttl_ms,
+            request_digest=digest(["fork", source, request.at_step, labels, ttl_ms]),
+        )
+        return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+
+    async def RenewEpisodes(
+        self, request: workflow_service_pb2.RenewEpisodesRequest, context: Context
+    ) -> workflow_service_pb2.RenewEpisodesResponse:
+        _check_batch(len(request.names), "names")
+        _check_distinct(request.names, "names[{}]")
+        ids = [names.parse_episode(name, f"names[{index}]") for index, name in enumerate(request.names)]
+        renewed = await self._engine.renew(ids, _ttl_ms(request.ttl if request.HasField("ttl") else None))
+        results = [
+            workflow_service_pb2.RenewResult(failure=failure(result))
+            if isinstance(result, TrialgymError)
+            else workflow_service_pb2.RenewResult(expire_time=convert.timestamp(result))
+            for result in renewed
+        ]
+        return workflow_service_pb2.RenewEpisodesResponse(results=results)
+
+    async def CancelEpisode(self, request: workflow_service_pb2.CancelEpisodeRequest, context: Context) -> episode_pb2.Episode:
+        live = await self._engine.cancel(names.parse_episode(request.name))
+        return await self._episode(live, _VIEW.OBSERVATION_VIEW_BASIC)
+
+    async def DeleteEpisode(
+        self, request: workflow_service_pb2.DeleteEpisodeRequest, context: Context
+    ) -> workflow_service_pb2.DeleteEpisodeResponse:
+        await self._engine.delete(names.parse_episode(request.name))
+        return workflow_service_pb2.DeleteEpisodeResponse()
+
+    async def ListTransitions(
+        self, request: workflow_service_pb2.ListTransitionsRequest, context: Context
+    ) -> workflow_service_pb2.ListTransitionsResponse:
+        episode_id = names.parse_episode(request.parent, "parent")
+        size = paging.page_size(request.page_size, 100, 256)
+        cursor = paging.read_token(request.page_token, "ListTransitions", request.parent)
+        after = 0 if cursor is None else int(cursor)
+        live, entries = await self._engine.transitions(episode_id, after=after, limit=size)
+        response, shown_bytes, last = workflow_service_pb2.ListTransitionsResponse(), 0, after
+        for entry in entries:
+            shown_bytes += len(entry.action) + len(entry.answer) + 128
+            if shown_bytes > MAX_PAGE_BYTES and response.transitions:
+                break
+            response.transitions.append(convert.transition(episode_id, entry))
+            last = entry.step
+        if last < live.head.step:
+            response.next_page_token = paging.make_token(str(last), "ListTransitions", request.parent)
+        return response
+
+    async def WatchEpisodes(
+        self, request: workflow_service_pb2.WatchEpisodesRequest, context: Context
+    ) -> AsyncIterator[workflow_service_pb2.WatchEpisodesResponse]:
+        if len(request.names) > MAX_WATCHED:
+            raise BatchTooLarge("names", len(request.names), MAX_WATCHED)
+        ids = frozenset(names.parse_episode(name, f"names[{index}]") for index, name in enumerate(request.names))
+        group_id = names.parse_group(request.group) if request.group else ""
+        labels = set(convert.labels(request.labels, "labels"))
+
+        def wanted(event: Event) -> bool:
+            return (
+                (not ids or event.episode_id in ids)
+                and (not group_id or event.group_id == group_id)
+                and labels.issubset(event.labels)
+            )
+
+        async for position, event in watch(self._store, wanted, after=_position(request.resume_token)):
+            response = workflow_service_pb2.WatchEpisodesResponse(resume_token=paging.make_token(str(position), "WatchEpisodes"))
+            if event is not None:
+                response.event.CopyFrom(convert.event(event))
+            yield response
+
+    async def DescribeEnvironment(
+        self, request: workflow_service_pb2.DescribeEnvironmentRequest, context: Context
+    ) -> environment_pb2.EnvironmentDescription:
+        return environment_pb2.EnvironmentDescription()
+
+    async def ListScenarios(
+        self, request: workflow_service_pb2.ListScenariosRequest, context: Context
+    ) -> workflow_service_pb2.ListScenariosResponse:
+        return workflow_service_pb2.ListScenariosResponse()
+
+    async def GetCurriculum(
+        self, request: workflow_service_pb2.GetCurriculumRequest, context: Context
+    ) -> curriculum_pb2.Curriculum:
+        raise NotFound("no curriculum")
+
+    async def UpdateCurriculum(
+        self, request: workflow_service_pb2.UpdateCurriculumRequest, context: Context
+    ) -> curriculum_pb2.Curriculum:
+        raise NotFound("no curriculum")
+
+    async def _step(self, request: workflow_service_pb2.StepEpisodeRequest) -> workflow_service_pb2.StepEpisodeResponse:
+        convert.check_view(request.view, "view")
+        answer = (await self._engine.step([convert.step_command(request)]))[0]
+        if isinstance(answer, TrialgymError):
+            raise answer
+        return await self._answer(answer, request.view)
+
+    async def _answer(self, answer: StepAnswer, view: int) -> workflow_service_pb2.StepEpisodeResponse:
+        transition = convert.stored_transition(answer.live.episode_id, answer.step, answer.answer)
+        if view > _VIEW.OBSERVATION_VIEW_BASIC:
+            await self._fill(transition.observation, answer.live, answer.step, view)
+        return workflow_service_pb2.StepEpisodeResponse(transition=transition, replayed=answer.replayed)
+
+    async def _start(self, asked: convert.EpisodeRequest, episode_id: str) -> EpisodeStart:
+        """What is fixed at the start of the episode asked for."""
+        try:
+            task = await self._grader.get_task(asked.task)
+        except NotFound as error:
+            raise NotFound(f"{asked.task} does not exist; ListTasks of the grader names those that do") from error
+        start = EpisodeStart(
+            episode_id=episode_id,
+            seed=asked.seed,
+            rules_version="",
+            ttl_ms=asked.ttl_ms or self._engine.limits.default_ttl_ms,
+            create_ms=self._clock(),
+            review=_task_ref(task, asked.rubric),
+            labels=asked.labels,
+            request_digest=asked.digest,
+        )
+        return replace(start, rules_version=self._environments.rules_version(start))
+
+    async def _episode(self, live: Live, view: int) -> episode_pb2.Episode:
+        shown = self._engine.shown(Stored(live.start, live.head))
+        message = convert.episode(shown.start, shown.head)
+        message.observation.CopyFrom(await self._observation(live, live.head.step, view))
+        return message
+
+    async def _observation(self, live: Live, step: int, view: int) -> observation_pb2.Observation:
+        seen, _ = await self._engine.observation(live, step)
+        message = convert.observation(seen)
+        if view > _VIEW.OBSERVATION_VIEW_BASIC:
+            await self._fill(message, live, step, view)
+        return message
+
+    async def _fill(self, message: observation_pb2.Observation, live: Live, step: int, view: int) -> None:
+        seen, text = await self._engine.observation(live, step)
+        tasks: list[PublicTask] = []
+        if view == _VIEW.OBSERVATION_VIEW_FULL:
+            tasks = [await self._grader.get_task(packet.task, digest=packet.content_digest) for packet in seen.review_packets]
+        convert.fill_view(message, text, tasks)
+
+
+def _task_ref(task: PublicTask, rubric: str) -> TaskRef:
+    versions = dict(task.rubrics)
+    chosen = rubric or task.rubrics[0][0]
+    if chosen not in versions:
+        raise InvalidField("episode.review.rubric", f"{rubric[:80]!r} does not score this task; use one of {', '.join(versions)}")
+    return TaskRef(task.name, task.family, task.content_digest, chosen, task.max_steps, versions[chosen])
+
+
+def _check_batch(count: int, field: str) -> None:
+    if count > MAX_BATCH:
+        raise BatchTooLarge(field, count, MAX_BATCH)
+    if not count:
+        raise InvalidField(field, "is required, with at least one item")
+
+
+def _check_distinct(given: Sequence[str], field: str) -> None:
+    seen: dict[str, int] = {}
+    for index, name in enumerate(given):
+        first = seen.setdefault(name, index)
+        if first != index:
+            raise InvalidField(field.format(index), f"{name[:80]} stands at {field.format(first)} already; name each episode once")
+
+
+def _ttl_ms(ttl: Duration | None) -> int | None:
+    return None if ttl is None else convert.ttl_ms(ttl.ToTimedelta().total_seconds(), "ttl")
+
+
+def _cursor(text: str) -> Cursor:
+    create_ms, _, episode_id = text.partition(":")
+    return Cursor(int(create_ms), episode_id)
+
+
+def _position(token: str) -> int | None:
+    try:
+        position = paging.read_token(token, "WatchEpisodes")
+    except InvalidPageToken as error:
+        raise InvalidField("resume_token", "was not made by WatchEpisodes; watch without it") from error
+    return None if position is None else int(position)

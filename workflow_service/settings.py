@@ -1,0 +1,43 @@
+"""The workflow's settings: flags, or environment variables TRIALGYM_WORKFLOW_*."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from trialgym.rpc.settings import ServerSettings
+
+_SQLITE = "sqlite:"
+
+
+class WorkflowSettings(ServerSettings):
+    """Everything that can be set, validated once."""
+
+    model_config = SettingsConfigDict(env_prefix="TRIALGYM_WORKFLOW_", cli_prog_name="python -m workflow_service")
+
+    listen: str = Field(default="127.0.0.1:50051", description="address to listen on, HOST:PORT; port 0 takes a free one")
+    grader: str = Field(default="127.0.0.1:50052", description="the grader's address, HOST:PORT or dns:///NAME:PORT")
+    store: str = Field(default="sqlite:trialgym.sqlite3", description="memory, or sqlite:PATH")
+    sqlite_synchronous: Literal["FULL", "NORMAL"] = Field(
+        default="FULL", description="FULL survives a loss of power, NORMAL the loss of the process only"
+    )
+    cache_episodes: int = Field(default=20_000, ge=1, description="episodes kept in memory; others are read when used")
+    max_active_episodes: int = Field(default=100_000, ge=1, description="active episodes at a time; more are refused")
+    default_ttl_s: float = Field(default=900, ge=1, le=86_400, description="seconds of a lease that does not say how long")
+    retention_s: float = Field(default=86_400, ge=1, description="seconds that an ended episode stays readable")
+    sweep_interval_s: float = Field(default=5, gt=0, le=3600, description="seconds between sweeps of expired episodes")
+
+    @field_validator("store")
+    @classmethod
+    def _known_store(cls, value: str) -> str:
+        if value != "memory" and not (value.startswith(_SQLITE) and len(value) > len(_SQLITE)):
+            raise ValueError(f"must be memory or sqlite:PATH, not {value!r}")
+        return value
+
+    @property
+    def sqlite_path(self) -> Path | None:
+        """The file of the SQLite store, None for another store."""
+        return Path(self.store.removeprefix(_SQLITE)) if self.store.startswith(_SQLITE) else None

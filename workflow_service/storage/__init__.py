@@ -1,0 +1,1 @@
+"""Where episodes are kept: one interface, several engines, one shared suite of tests."""

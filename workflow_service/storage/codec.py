@@ -1,0 +1,19 @@
+"""An episode's start as JSON text, for engines that keep text."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+
+from workflow_service.domain.episode import EpisodeStart
+
+_adapter: TypeAdapter[EpisodeStart] = TypeAdapter(EpisodeStart)
+
+
+def dump_start(start: EpisodeStart) -> str:
+    """The start as one line of JSON."""
+    return _adapter.dump_json(start).decode()
+
+
+def load_start(text: str) -> EpisodeStart:
+    """The start in `text`. Raises ValueError where it is not one."""
+    return _adapter.validate_json(text)
