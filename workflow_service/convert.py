@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from trialgym.rpc import mirror, names
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import InvalidField
-from trialgym.rpc.submissions import check_enum, check_submission, check_text
+from trialgym.rpc.submissions import check_enum, check_enums, check_submission, check_text
 from trialgym.v1 import (
     action_pb2,
     episode_pb2,
@@ -34,6 +35,7 @@ from workflow_service.domain.environment import (
 )
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, Head, TransitionRecord
 from workflow_service.domain.rewards import Reward
+from workflow_service.domain.trial import actions as trial_actions
 from workflow_service.grader_port import PublicTask
 from workflow_service.stepping import StepCommand
 
@@ -41,6 +43,11 @@ MAX_RAW_TEXT_BYTES = 4 * 1024
 MAX_LABELS = 16
 MAX_LABEL_CHARACTERS = 63
 MIN_TTL_S, MAX_TTL_S = 1.0, 86_400.0
+
+_TRIAL_ACTIONS: dict[str, Any] = {
+    kind.name.lower(): cls for cls, kind in trial_actions.ACTION_TYPES.items() if cls not in (SubmitFindings, Malformed)
+}
+"""The classes of the trial's actions by their field in Action."""
 
 _VIEWS = observation_pb2.ObservationView
 _SET_VIEW = observation_pb2.ObservationView.DESCRIPTOR
@@ -83,7 +90,17 @@ def _action(message: action_pb2.Action, field: str) -> Any:
         case None:
             raise InvalidField(field, "nothing is set; set one action, or malformed for an answer that could not be read")
         case _:
-            raise InvalidField(field, f"{kind} is no action of this episode's environment")
+            return _trial_action(kind, getattr(message, kind), f"{field}.{kind}")
+
+
+def _trial_action(kind: str, message: Message, field: str) -> trial_actions.TrialAction:
+    check_enums(message, field)
+    action: trial_actions.TrialAction = mirror.from_message(message, _TRIAL_ACTIONS[kind])
+    try:
+        trial_actions.check(action)
+    except trial_actions.InvalidAction as error:
+        raise InvalidField(f"{field}.{error.field}", error.problem) from error
+    return action
 
 
 def _submit_findings(submit: action_pb2.SubmitFindings) -> SubmitFindings:
@@ -162,6 +179,7 @@ def observation(seen: Observation) -> observation_pb2.Observation:
         legal_actions=[action.value for action in seen.legal_actions],  # type: ignore[misc]
         blocked_actions=[mirror.to_message(blocked, observation_pb2.BlockedAction) for blocked in seen.blocked_actions],
         review_packets=[mirror.to_message(packet, observation_pb2.ReviewPacket) for packet in seen.review_packets],
+        trial=None if seen.trial is None else mirror.to_message(seen.trial, observation_pb2.TrialObservation),
     )
 
 
