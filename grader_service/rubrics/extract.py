@@ -3,6 +3,8 @@
 It accepts explicit ids and grades, never topics: a criterion, defect code or `grade N` that stands in a finding about a known
 subject, event or item, as a word of its own, and that no negation nearby takes back. Whatever is doubtful is dropped, so that
 text earns less than the same claims would, and text without ids nothing.
+
+A text becomes a list of words once, and everything after that is look-ups; a text without any id is not even split.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from grader_service.domain.findings import Finding, canonical_id
 from grader_service.domain.key import Pair, Value
 from grader_service.domain.task import Task, TaskFamily
-from grader_service.rubrics.structured_rules import ASSENTS, NEGATION_WINDOW, NEGATIONS, TURNS
+from grader_service.rubrics.structured_rules import ASSENTS, MAX_MENTIONS, NEGATION_WINDOW, NEGATIONS, TURNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +31,81 @@ class Mention:
 
 Extractor = Callable[[Finding], list[Mention]]
 
-_WORD = r"(?P<word>[^\W_][\w'’-]*)"
-_STOP = r"(?P<stop>[.;!?](?=\s|$)|\n\s*\n|\n\s*[-*•])"
-_COMMA = r"(?P<comma>,)"
-_GRADE = r"(?<![\w-])grade[\s:=-]{0,3}(?P<grade>[1-5])(?![\w/–-]|\.\d)"
+_TOKENS = re.compile(
+    r"[^\W_](?:[\w-]|['’](?=t\b)|[./–](?=\w))*"  # a word; 3.5 and 3/4 are one, isn't too
+    r"|[.;!?](?=\s|$)"  # ends a sentence
+    r"|\n\s*[-*•\n]"  # so does a blank line or a bullet
+    r"|,"
+)
+_COMMA = ","
+_GRADES = frozenset("12345")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An id or grade in a text: `words[start:end]`, about the subject, event or item `owner`."""
+
+    owner: str
+    value: str
+    start: int
+    end: int
+
+
+class _Grammar:
+    """How one family names what its claims are about, and what they say.
+
+    `owners` maps the ways to name a subject, event or item, in lower case, to its id; `targets` are the ids that a text may state.
+    A text without any of the `probes` in it states nothing.
+    """
+
+    def __init__(self, owners: Mapping[str, str], targets: Iterable[str] = (), *, grades: bool = False) -> None:
+        self.owners = {" ".join(way.lower().split()): owner for way, owner in owners.items()}
+        self._targets = {target.lower(): target for target in targets}
+        self._grades = grades
+        self.probes = ("grade",) if grades else tuple(self._targets)
+        leads = {way.split()[0] for way in self.owners if " " in way}
+        self._marks = frozenset({*leads, *self._targets, *(way for way in self.owners if len(way) > 1)})
+
+    def scan(self, words: list[str], own: str) -> Iterator[_Target]:
+        """The targets that belong to `own`: those behind its name, or behind no name at all."""
+        owner = own
+        for index, word in enumerate(words):
+            if word in self._marks:
+                named = self.name_at(words, index)
+                owner = named or owner
+                if word in self._targets and owner == own:
+                    yield _Target(own, self._targets[word], index, index + 1)
+            elif "/" in word and owner == own:
+                for part in word.split("/"):
+                    if part in self._targets:
+                        yield _Target(own, self._targets[part], index, index + 1)
+            elif self._grades and word.startswith("grade") and owner == own:
+                if word == "grade" and words[index + 1 : index + 2] and words[index + 1] in _GRADES:
+                    yield _Target(own, words[index + 1], index, index + 2)
+                elif word[5:6] == "-" and word[6:] in _GRADES:
+                    yield _Target(own, word[6:], index, index + 1)
+
+    def name_at(self, words: list[str], index: int) -> str:
+        """The subject, event or item named at a word, empty if none is."""
+        word = words[index]
+        if len(word) > 1 and word in self.owners:  # a single letter names an amendment only together with the word
+            return self.owners[word]
+        return self.owners.get(" ".join(words[index : index + 2]), "") if word in self._marks else ""
 
 
 def extractor(task: Task) -> Extractor:
-    """An extractor for the task; one that finds nothing for families whose claims cannot be told from topics."""
+    """An extractor for the task; one that finds nothing in families whose claims cannot be told from topics."""
     vocabulary = task.vocabulary
+    records = {canonical_id(record_id): canonical_id(record_id) for record_id in vocabulary.record_ids}
     if task.family is TaskFamily.ELIGIBILITY_SCREENING:
-        about = {canonical_id(r): r for r in vocabulary.record_ids}
-        return _Scanner(_ids(vocabulary.rule_ids, "target"), _ids(vocabulary.record_ids, "anchor"), about).criteria
+        return _reader(_Grammar(records, map(canonical_id, vocabulary.rule_ids)))
     if task.family is TaskFamily.AE_CLASSIFICATION:
-        about = {canonical_id(r): canonical_id(r) for r in vocabulary.record_ids}
-        about |= _events_by_subject(task)
-        return _Scanner(_GRADE, _ids(about, "anchor"), about).grades
+        return _reader(_Grammar(records | _events_by_subject(task), grades=True))
     if task.family is TaskFamily.PROTOCOL_AMENDMENT_REVIEW:
-        items = [canonical_id(i) for i in vocabulary.item_ids]
-        about = {form: item for item in items for form in (item, f"AMENDMENT {item}", f"{item} PROTOCOL")}
-        codes = (entry.code for entry in vocabulary.defect_codes)
-        named = "|".join(re.escape(item) for item in items)
-        anchor = rf"(?<![\w-])(?P<anchor>amendment\s+(?:{named})|(?:{named})\s+protocol)(?![\w-])"
-        return _Scanner(_ids(codes, "target"), anchor, about).criteria
+        items = [canonical_id(item) for item in vocabulary.item_ids]
+        ways = {way: item for item in items for way in (item, f"AMENDMENT {item}", f"{item} PROTOCOL")}
+        return _reader(_Grammar(ways, (canonical_id(entry.code) for entry in vocabulary.defect_codes)))
     return lambda finding: []
-
-
-def _ids(ids: Iterable[str], group: str) -> str:
-    longest_first = sorted(ids, key=len, reverse=True)
-    return rf"(?<![\w-])(?P<{group}>{'|'.join(map(re.escape, longest_first))})(?![\w-])"
 
 
 def _events_by_subject(task: Task) -> dict[str, str]:
@@ -69,71 +118,56 @@ def _events_by_subject(task: Task) -> dict[str, str]:
     return {subject: ids[0] for subject, ids in events.items() if len(ids) == 1}
 
 
-class _Scanner:
-    """Finds targets that stand next to the finding's own subject.
+def _reader(grammar: _Grammar) -> Extractor:
+    def read(finding: Finding) -> list[Mention]:
+        text = f"{finding.description}. {finding.recommendation}".lower()
+        if not any(map(text.__contains__, grammar.probes)):
+            return []
+        words = _TOKENS.findall(text)
+        subject = " ".join(finding.subject_id.lower().split())
+        own = grammar.owners.get(subject, "") if subject else _only_one(grammar, words)
+        targets = list(islice(grammar.scan(words, own), MAX_MENTIONS + 1)) if own else []
+        return [_mention(target, words) for target in targets] if len(targets) <= MAX_MENTIONS else []
 
-    `about` maps the ways to name a subject, event or item to its id. A target belongs to the one named last before it, and to the
-    finding's subject where none is; targets of others are left out.
-    """
-
-    def __init__(self, target: str, anchor: str, about: Mapping[str, str]) -> None:
-        self._tokens = re.compile("|".join((target, anchor, _STOP, _COMMA, _WORD)), re.IGNORECASE)
-        self._about = about
-
-    def criteria(self, finding: Finding) -> list[Mention]:
-        """Ids of criteria or codes: each says that its subject fails it."""
-        return [Mention((owner, text.upper()), True, negated) for owner, text, negated in self._scan(finding)]
-
-    def grades(self, finding: Finding) -> list[Mention]:
-        """Grades: each says that its event should have it."""
-        return [Mention((owner, "corrected_grade"), int(text), negated) for owner, text, negated in self._scan(finding)]
-
-    def _scan(self, finding: Finding) -> Iterator[tuple[str, str, bool]]:
-        text = f"{finding.description}. {finding.recommendation}"
-        tokens = [(found.lastgroup or "", found[found.lastgroup or 0]) for found in self._tokens.finditer(text)]
-        if not any(kind in {"target", "grade"} for kind, _ in tokens):
-            return
-        own = self._subject(finding.subject_id, tokens)
-        if own is None:
-            return
-        current = own
-        for index, (kind, token) in enumerate(tokens):
-            if kind == "anchor":
-                current = self._about.get(_spaced(token), "")
-            elif kind in {"target", "grade"} and current == own:
-                yield own, token, _negated(tokens, index)
-
-    def _subject(self, subject_id: str, tokens: list[tuple[str, str]]) -> str | None:
-        if subject_id.strip():
-            return self._about.get(_spaced(subject_id))
-        named = {self._about.get(_spaced(token)) for kind, token in tokens if kind == "anchor"}
-        return named.pop() if len(named) == 1 else None
+    return read
 
 
-def _spaced(text: str) -> str:
-    return " ".join(canonical_id(text).split())
+def _only_one(grammar: _Grammar, words: list[str]) -> str:
+    """What a finding without a subject is about, if its text names one thing alone."""
+    named = {owner for index in range(len(words)) if (owner := grammar.name_at(words, index))}
+    return named.pop() if len(named) == 1 else ""
 
 
-def _negated(tokens: list[tuple[str, str]], index: int) -> bool:
-    """Whether words around the token take it back."""
+def _mention(target: _Target, words: list[str]) -> Mention:
+    negated = _negated(words, target)
+    if target.value in _GRADES:
+        return Mention((target.owner, "corrected_grade"), int(target.value), negated)
+    return Mention((target.owner, target.value), True, negated)
+
+
+def _negated(words: list[str], target: _Target) -> bool:
+    """Whether words around the target take it back."""
     before: list[str] = []
-    for kind, token in reversed(tokens[max(0, index - 2 * NEGATION_WINDOW) : index]):
-        word = token.lower()
-        if kind == "stop" or word in TURNS or len(before) == NEGATION_WINDOW:
+    for index in range(target.start - 1, -1, -1):
+        word = words[index]
+        if len(before) == NEGATION_WINDOW or _parts(word):
             break
-        if kind != "comma":
+        if word != _COMMA:
             before.append(word)
     after: list[str] = []
-    comma = False
-    for kind, token in tokens[index + 1 : index + 1 + 2 * NEGATION_WINDOW]:
-        word = token.lower()
+    for index in range(target.end, len(words)):
+        word = words[index]
         # Behind a comma a negation speaks of what follows: "grade 3, not grade 2".
-        if kind == "stop" or word in TURNS or len(after) == NEGATION_WINDOW or (comma and _negates(word)):
+        if len(after) == NEGATION_WINDOW or _parts(word) or (_negates(word) and words[index - 1] == _COMMA):
             break
-        comma = kind == "comma"
-        if not comma:
+        if word != _COMMA:
             after.append(word)
     return _takes_back(before[::-1]) or _takes_back(after)
+
+
+def _parts(word: str) -> bool:
+    """Whether a negation on one side of the word says nothing of the other."""
+    return word in TURNS or word[0] in ".;!?\n"
 
 
 def _negates(word: str) -> bool:

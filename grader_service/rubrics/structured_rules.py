@@ -45,6 +45,9 @@ CLEAN_FALSE_POSITIVE = 0.5
 NEGATION_WINDOW = 5
 """Words before and after an id in free text in which a negation cancels it."""
 
+MAX_MENTIONS = 32
+"""A text that lists more ids than this argues for none of them and is not read."""
+
 NEGATIONS: frozenset[str] = frozenset(
     {"no", "not", "never", "none", "neither", "nor", "without", "cannot", "nothing", "hardly", "lacks", "denies"}
 )

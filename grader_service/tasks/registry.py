@@ -67,6 +67,11 @@ class TaskRegistry:
             raise UnknownTask(name) from None
 
 
+def content_digest(task: Task, rubrics: Sequence[RubricId]) -> str:
+    """The digest, in lower-case hex, of what is public: the task and the editions of its rubrics, the default first."""
+    return digest((task, tuple(rubrics)))
+
+
 def graded(task: Task, key: AnswerKey, rubrics: Iterable[Rubric]) -> GradedTask:
     """The task bound to those of the rubrics that can score it; the first of them is its default."""
     bound = {rubric.id: grader for rubric in rubrics if (grader := rubric.bind(task, key)) is not None}
@@ -75,6 +80,6 @@ def graded(task: Task, key: AnswerKey, rubrics: Iterable[Rubric]) -> GradedTask:
         task=task,
         rubrics=ids,
         graders={rubric.name: grader for rubric, grader in bound.items()},
-        content_digest=digest((task, ids)),
+        content_digest=content_digest(task, ids),
         text=render(task),
     )

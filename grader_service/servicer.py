@@ -1,0 +1,154 @@
+"""The grader's handlers: they check, convert, call and answer, and know no rule.
+
+Grading is pure and takes microseconds, so it runs on the event loop in slices short enough that no other call notices; a
+submission so large that it could take longer goes to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from grader_service import convert
+from grader_service.domain.errors import UnknownRubric, UnknownTask
+from grader_service.domain.findings import Submission
+from grader_service.domain.score import Score
+from grader_service.domain.task import RubricId
+from grader_service.tasks.registry import GradedTask, TaskSource
+from trialgym.rpc import names, paging
+from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, TrialgymError, failure
+from trialgym.rpc.submissions import check_enum, check_submission
+from trialgym.v1 import finding_pb2, grader_service_pb2, grader_service_pb2_grpc, score_pb2, task_pb2
+
+MAX_BATCH = 256
+DEFAULT_PAGE, MAX_PAGE = 50, 100
+
+SLICE_SECONDS = 0.002
+"""A batch lets other calls run at least this often."""
+
+HEAVY_BYTES = 32 * 1024
+"""Larger submissions are graded in a thread."""
+
+THREADS = 2
+
+_FULL = score_pb2.SCORE_VIEW_FULL
+_VIEWS = score_pb2.ScoreView.DESCRIPTOR
+_FAMILIES = task_pb2.TaskFamily.DESCRIPTOR
+_LIST_METHOD = "GraderService.ListTasks"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A checked request: grade `submission` by `rubrics`, the one asked for first."""
+
+    graded: GradedTask
+    submission: finding_pb2.Submission
+    rubrics: tuple[RubricId, ...]
+    full: bool
+
+    def run(self) -> list[Score]:
+        """The scores, in the order of the rubrics."""
+        sheet: Submission = convert.submission(self.submission)
+        return [self.graded.graders[rubric.name](sheet) for rubric in self.rubrics]
+
+    def answer(self, response: grader_service_pb2.GradeResponse, scores: Sequence[Score]) -> None:
+        """Fills in the response."""
+        messages = convert.messages_of(self.graded)
+        messages.write_score(response.score, scores[0], self.rubrics[0], full=self.full)
+        for rubric, score in zip(self.rubrics[1:], scores[1:], strict=True):
+            messages.write_score(response.other_scores.add(), score, rubric, full=self.full)
+
+
+class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
+    """Serves `trialgym.v1.GraderService` from a source of tasks. Call `close` when done; it waits for nothing."""
+
+    def __init__(self, tasks: TaskSource) -> None:
+        self._tasks = tasks
+        self._executor: Executor = ThreadPoolExecutor(THREADS, thread_name_prefix="grading")
+
+    def close(self) -> None:
+        """Lets the threads go; work not begun is dropped."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def ListTasks(  # the contract's name
+        self, request: grader_service_pb2.ListTasksRequest, context: Any
+    ) -> grader_service_pb2.ListTasksResponse:
+        """A page of the canonical tasks. Raises InvalidField and InvalidPageToken."""
+        check_enum(request.family, _FAMILIES, "family")
+        size = paging.page_size(request.page_size, DEFAULT_PAGE, MAX_PAGE)
+        after = paging.read_token(request.page_token, _LIST_METHOD, int(request.family)) or ""
+        found = [
+            graded
+            for graded in self._tasks.canonical()
+            if graded.task.name > after and request.family in {0, graded.task.family.value}
+        ]
+        page = found[:size]
+        token = paging.make_token(page[-1].task.name, _LIST_METHOD, int(request.family)) if len(found) > size else ""
+        summaries = (convert.messages_of(graded).summary for graded in page)
+        return grader_service_pb2.ListTasksResponse(tasks=summaries, next_page_token=token)
+
+    async def GetTask(self, request: grader_service_pb2.GetTaskRequest, context: Any) -> task_pb2.Task:
+        """A task's public half. Raises InvalidField and NotFound."""
+        task = task_pb2.Task()
+        task.CopyFrom(convert.messages_of(self._task(request.name, "name")).full)
+        return task
+
+    async def Grade(self, request: grader_service_pb2.GradeRequest, context: Any) -> grader_service_pb2.GradeResponse:
+        """One submission's score. Raises InvalidField and NotFound."""
+        response = grader_service_pb2.GradeResponse()
+        job = self._job(request, "")
+        job.answer(response, await self._run(job))
+        return response
+
+    async def BatchGrade(
+        self, request: grader_service_pb2.BatchGradeRequest, context: Any
+    ) -> grader_service_pb2.BatchGradeResponse:
+        """Scores or failures in the order of the requests. Raises InvalidField and BatchTooLarge for the batch as a whole."""
+        count = len(request.requests)
+        if not count:
+            raise InvalidField("requests", "is empty; send 1 to 256 requests")
+        if count > MAX_BATCH:
+            raise BatchTooLarge("requests", count, MAX_BATCH)
+        response = grader_service_pb2.BatchGradeResponse()
+        yielded = time.monotonic()
+        for index, item in enumerate(request.requests):
+            result = response.results.add()
+            try:
+                job = self._job(item, f"requests[{index}].")
+                job.answer(result.response, await self._run(job))
+            except TrialgymError as error:
+                result.failure.CopyFrom(failure(error))
+            if time.monotonic() - yielded > SLICE_SECONDS:
+                await asyncio.sleep(0)  # also where a cancelled call stops
+                yielded = time.monotonic()
+        return response
+
+    def _task(self, name: str, field: str) -> GradedTask:
+        try:
+            return self._tasks.get(name)
+        except UnknownTask:
+            names.parse_task(name, field)  # a name of another form is the caller's mistake, and says so
+            raise NotFound(f"{field}: there is no task {name}; ListTasks names the canonical ones") from None
+
+    def _job(self, request: grader_service_pb2.GradeRequest, where: str) -> _Job:
+        graded = self._task(request.task, f"{where}task")
+        try:
+            rubric = graded.rubric(request.rubric)
+        except UnknownRubric as error:
+            raise InvalidField(f"{where}rubric", str(error)) from None
+        check_enum(request.view, _VIEWS, f"{where}view")
+        if not request.HasField("submission"):
+            raise InvalidField(f"{where}submission", "is required; send an empty one if there is nothing to report")
+        check_submission(request.submission, f"{where}submission")
+        full = request.view == _FULL
+        others = tuple(other for other in graded.rubrics if other != rubric) if full else ()
+        return _Job(graded, request.submission, (rubric, *others), full)
+
+    async def _run(self, job: _Job) -> list[Score]:
+        if job.submission.ByteSize() <= HEAVY_BYTES:
+            return job.run()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
