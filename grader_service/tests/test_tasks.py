@@ -95,8 +95,8 @@ FACTS = {
     ),
     AMENDMENTS: (
         "NEURO-2024-450|NX-12|MindBridge Pharmaceuticals|1.2|12 weeks|week 8|50 %|24 weeks|52 weeks|week 12|22 to 65|DSM-5|"
-        "28 or more|3 days|6 months|MAOI|score of 4|weekly|18 mmHg|23 %|2 of 42|quarterly|weeks 2 and 8|45|80 %|7 points|LOCF|(PP)|half|"
-        "futility|verbal|in writing|once a year|week 4"
+        "28 or more|3 days|6 months|MAOI|score of 4|weekly|18 mmHg|23 %|2 of 42|quarterly|weeks 2 and 8|45|80 %|7 points|"
+        "LOCF|(PP)|half|futility|verbal|in writing|once a year|week 4"
     ),
 }
 
@@ -176,11 +176,11 @@ def test_no_field_is_named_like_an_answer(task: str) -> None:
         assert not ANSWER_NAME.search(" ".join(f.name for f in record.fields))
 
 
-KEY_PHRASES = (
-    "over-report|overreport|downgrad|under-grad|misclass|violat|should have been|unacceptable|insufficient|coerc|undue|"
-    "safety signal|adl limitation|without issues|single criterion|mixed-model|imputation|alpha|boundar|placebo response|"
-    "not flagged|not filed|did not file|correctly"
-).split("|")
+KEY_PHRASES = re.compile(
+    "over-?report|downgrad|under-grad|misclass|violat|should have been|unacceptable|insufficient|coerc|undue|safety signal|"
+    "adl limitation|without issues|single criterion|mixed-model|imputation|alpha|boundar|placebo response|not flagged|"
+    "not filed|did not file|correctly"
+)
 """How the published answer key and the notes that gave it away put things."""
 
 
@@ -189,7 +189,7 @@ def test_no_phrase_of_the_key_is_in_the_text(task: str) -> None:
     """Neither in the text nor in any field; the catalogue's titles are vocabulary and name every defect alike."""
     public = replace(TASKS[task], vocabulary=replace(TASKS[task].vocabulary, defect_codes=()))
     shown = (render(public).partition("## How to answer")[0] + repr(public)).lower()
-    assert [phrase for phrase in KEY_PHRASES if phrase in shown] == []
+    assert KEY_PHRASES.findall(shown) == []
     assert [issue.id for issue in ISSUES.issues if issue.id in shown] == []
     assert [gravity.source for gravity in DEFECT_GRAVITIES.values() if gravity.source.lower() in shown] == []
 
