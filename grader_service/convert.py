@@ -67,15 +67,17 @@ def _claim(message: finding_pb2.Finding, kind: str) -> Claim:
     if kind == "adverse_event":
         event = message.adverse_event
         return AdverseEventClaim(
-            ae_id=event.ae_id,
-            corrected_grade=event.corrected_grade if event.HasField("corrected_grade") else None,
-            serious=event.serious if event.HasField("serious") else None,
-            special_interest=event.special_interest if event.HasField("special_interest") else None,
-            report_class=_REPORT_CLASSES[event.report_class],
+            event.ae_id,
+            event.corrected_grade if event.HasField("corrected_grade") else None,
+            event.serious if event.HasField("serious") else None,
+            event.special_interest if event.HasField("special_interest") else None,
+            _REPORT_CLASSES[event.report_class],
         )
     if kind == "amendment":
-        return AmendmentClaim(message.amendment.item_id, message.amendment.defect_code)
-    return MedicationClaim(message.medication.drug, message.medication.rule_id)
+        amendment = message.amendment
+        return AmendmentClaim(amendment.item_id, amendment.defect_code)
+    medication = message.medication
+    return MedicationClaim(medication.drug, medication.rule_id)
 
 
 def _evidence(message: finding_pb2.Evidence) -> Evidence:

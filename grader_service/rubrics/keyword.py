@@ -30,6 +30,7 @@ from grader_service.rubrics.keyword_rules import (
     SubjectRule,
     Words,
 )
+from grader_service.rubrics.word_hits import WordHits
 
 
 class KeywordRubric:
@@ -233,7 +234,8 @@ def _issue_grader(rules: IssueRules) -> Grader:
             for hits, points in enumerate(issue_points(rules, issue.weight, count))
         )
 
-    compiled = tuple((issue.words, outcomes(issue)) for issue in rules.issues)
+    hits = WordHits(word for issue in rules.issues for word in issue.words)
+    compiled = tuple((hits.mask_of(issue.words), outcomes(issue)) for issue in rules.issues)
     most = max(points for _, points in rules.recommendation_points)
     by_recommendations = tuple(
         (count, _component("recommendations", points, most, f"at least {count} of substance"))
@@ -248,9 +250,8 @@ def _issue_grader(rules: IssueRules) -> Grader:
             pieces += (description, recommendation)
             substantial += len(recommendation) > rules.recommendation_characters
             accepted += bool(description or recommendation)
-        text = " ".join(pieces).lower()
-
-        parts = [by_hits[sum(map(text.__contains__, words))] for words, by_hits in compiled]
+        found = hits.mask_in(" ".join(pieces).lower())
+        parts = [by_hits[(found & words).bit_count()] for words, by_hits in compiled]
         parts.append(next(part for count, part in by_recommendations if substantial >= count))
         return _score(parts, accepted, len(submission.findings) - accepted)
 
