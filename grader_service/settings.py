@@ -9,7 +9,7 @@ from trialgym.rpc.settings import ServerSettings
 
 
 class GraderSettings(ServerSettings):
-    """Everything that can be set, validated once."""
+    """Scores submissions. A setting is a flag, or a variable: --max-watches is TRIALGYM_GRADER_MAX_WATCHES."""
 
     model_config = SettingsConfigDict(env_prefix="TRIALGYM_GRADER_", cli_prog_name="python -m grader_service")
 

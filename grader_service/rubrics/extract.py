@@ -54,17 +54,19 @@ class _Target:
 class _Grammar:
     """How one family names what its claims are about, and what they say.
 
-    `owners` maps the ways to name a subject, event or item, in lower case, to its id; `targets` are the ids that a text may state.
-    A text without any of the `probes` in it states nothing.
+    `owners` maps what a finding's subject_id may hold to a subject, event or item; `names` does so for words in a text, one or two
+    of them. `targets` are the ids that a text may state; one without any of the `probes` in it states nothing.
     """
 
-    def __init__(self, owners: Mapping[str, str], targets: Iterable[str] = (), *, grades: bool = False) -> None:
-        self.owners = {" ".join(way.lower().split()): owner for way, owner in owners.items()}
+    def __init__(
+        self, owners: Mapping[str, str], names: Mapping[str, str], targets: Iterable[str] = (), *, grades: bool = False
+    ) -> None:
+        self.owners = {_plain(way): owner for way, owner in owners.items()}
+        self._names = {_plain(way): owner for way, owner in names.items()}
         self._targets = {target.lower(): target for target in targets}
         self._grades = grades
         self.probes = ("grade",) if grades else tuple(self._targets)
-        leads = {way.split()[0] for way in self.owners if " " in way}
-        self._marks = frozenset({*leads, *self._targets, *(way for way in self.owners if len(way) > 1)})
+        self._marks = frozenset({*self._targets, *(way.split()[0] for way in self._names)})
 
     def scan(self, words: list[str], own: str) -> Iterator[_Target]:
         """The targets that belong to `own`: those behind its name, or behind no name at all."""
@@ -88,9 +90,13 @@ class _Grammar:
     def name_at(self, words: list[str], index: int) -> str:
         """The subject, event or item named at a word, empty if none is."""
         word = words[index]
-        if len(word) > 1 and word in self.owners:  # a single letter names an amendment only together with the word
-            return self.owners[word]
-        return self.owners.get(" ".join(words[index : index + 2]), "") if word in self._marks else ""
+        if word not in self._marks:
+            return ""
+        return self._names.get(word) or self._names.get(" ".join(words[index : index + 2]), "")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
 
 
 def extractor(task: Task) -> Extractor:
@@ -98,13 +104,15 @@ def extractor(task: Task) -> Extractor:
     vocabulary = task.vocabulary
     records = {canonical_id(record_id): canonical_id(record_id) for record_id in vocabulary.record_ids}
     if task.family is TaskFamily.ELIGIBILITY_SCREENING:
-        return _reader(_Grammar(records, map(canonical_id, vocabulary.rule_ids)))
+        return _reader(_Grammar(records, records, map(canonical_id, vocabulary.rule_ids)))
     if task.family is TaskFamily.AE_CLASSIFICATION:
-        return _reader(_Grammar(records | _events_by_subject(task), grades=True))
+        events = records | _events_by_subject(task)
+        return _reader(_Grammar(events, events, grades=True))
     if task.family is TaskFamily.PROTOCOL_AMENDMENT_REVIEW:
-        items = [canonical_id(item) for item in vocabulary.item_ids]
-        ways = {way: item for item in items for way in (item, f"AMENDMENT {item}", f"{item} PROTOCOL")}
-        return _reader(_Grammar(ways, (canonical_id(entry.code) for entry in vocabulary.defect_codes)))
+        items = {canonical_id(item): canonical_id(item) for item in vocabulary.item_ids}
+        # A lone letter, or the word base, means too many things in a text.
+        names = {way: item for item in items for way in (f"AMENDMENT {item}", f"{item} PROTOCOL")}
+        return _reader(_Grammar(items | names, names, (canonical_id(entry.code) for entry in vocabulary.defect_codes)))
     return lambda finding: []
 
 
@@ -124,7 +132,7 @@ def _reader(grammar: _Grammar) -> Extractor:
         if not any(map(text.__contains__, grammar.probes)):
             return []
         words = _TOKENS.findall(text)
-        subject = " ".join(finding.subject_id.lower().split())
+        subject = _plain(finding.subject_id)
         own = grammar.owners.get(subject, "") if subject else _only_one(grammar, words)
         targets = list(islice(grammar.scan(words, own), MAX_MENTIONS + 1)) if own else []
         return [_mention(target, words) for target in targets] if len(targets) <= MAX_MENTIONS else []

@@ -88,6 +88,8 @@ def test_grades(subject: str, text: str, grade: int | None) -> None:
         ("", "Amendment C has POP-01, amendment D has SAF-01", set()),
         ("BASE", "DES-01, STA-04", {("BASE", "DES-01"), ("BASE", "STA-04")}),
         ("", "The base protocol: DES-01", {("BASE", "DES-01")}),
+        ("C", "on this base, POP-01", {("C", "POP-01")}),
+        ("", "on this base, POP-01", set()),
         ("C", "a C-SSRS of 4 harms vulnerable patients", set()),
         ("C", "CON-01 is resolved", set()),
         ("G", "POP-01", set()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,23 +17,13 @@ from grader_service.domain.score import Score
 from grader_service.servicer import GraderServicer
 from grader_service.tasks.registry import GradedTask, TaskRegistry
 from grader_service.tests.sheets import AMENDMENTS, ELIGIBILITY, EVENTS, KEYS, NAMES, TASKS, registry
-from trialgym.rpc import names, paging
-from trialgym.rpc.errors import BatchTooLarge, InvalidField, InvalidPageToken, NotFound, TrialgymError, from_failure
-from trialgym.v1 import error_pb2, finding_pb2, grader_service_pb2, score_pb2, task_pb2
+from trialgym.rpc import names
+from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, from_failure
+from trialgym.v1 import error_pb2, finding_pb2, grader_service_pb2, score_pb2
 
 FULL = score_pb2.SCORE_VIEW_FULL
 NO_CONTEXT: Any = None
 Finding = finding_pb2.Finding
-
-
-MATERIALS = {"rules", "records", "sections", "amendments", "text"}
-
-
-@pytest.fixture
-def grader() -> Iterator[GraderServicer]:
-    servicer = GraderServicer(registry())
-    yield servicer
-    servicer.close()
 
 
 def request(
@@ -46,90 +36,6 @@ def request(
 def flagged(subject_id: str, *criteria: str, **fields: Any) -> finding_pb2.Finding:
     claim = finding_pb2.EligibilityClaim(criterion_ids=criteria)
     return Finding(type=finding_pb2.FINDING_TYPE_ELIGIBILITY_VIOLATION, subject_id=subject_id, eligibility=claim, **fields)
-
-
-# --- tasks -------------------------------------------------------------------------------------------------------------------
-
-
-async def test_listing_names_the_canonical_tasks_without_materials(grader: GraderServicer) -> None:
-    page = await grader.ListTasks(grader_service_pb2.ListTasksRequest(), NO_CONTEXT)
-    assert [task.name for task in page.tasks] == sorted(NAMES)
-    assert page.next_page_token == ""
-    for task in page.tasks:
-        assert task.title
-        assert task.vocabulary.ByteSize()
-        assert [rubric.name for rubric in task.rubrics] == ["keyword", "structured"]
-        assert {field.name for field, _ in task.ListFields()}.isdisjoint(MATERIALS)
-
-
-async def test_pages_follow_each_other(grader: GraderServicer) -> None:
-    """Each task once, in order, whatever the page size."""
-    for size in (1, 2, 3):
-        seen, token = [], ""
-        while True:
-            asked = grader_service_pb2.ListTasksRequest(page_size=size, page_token=token)
-            page = await grader.ListTasks(asked, NO_CONTEXT)
-            assert len(page.tasks) <= size
-            seen += [task.name for task in page.tasks]
-            token = page.next_page_token
-            if not token:
-                break
-        assert seen == sorted(NAMES)
-
-
-async def test_listing_can_be_narrowed_to_a_family(grader: GraderServicer) -> None:
-    for family, found in ((task_pb2.TASK_FAMILY_AE_CLASSIFICATION, [EVENTS]), (task_pb2.TASK_FAMILY_MEDICATION_RECONCILIATION, [])):
-        page = await grader.ListTasks(grader_service_pb2.ListTasksRequest(family=family), NO_CONTEXT)
-        assert [task.name for task in page.tasks] == found
-
-
-@pytest.mark.parametrize(
-    ("asked", "error", "field"),
-    [
-        (grader_service_pb2.ListTasksRequest(page_size=101), InvalidField, "page_size"),
-        (grader_service_pb2.ListTasksRequest(page_size=2**32 - 1), InvalidField, "page_size"),
-        (grader_service_pb2.ListTasksRequest(family=999), InvalidField, "family"),  # type: ignore[arg-type]
-        (grader_service_pb2.ListTasksRequest(page_token="nonsense"), InvalidPageToken, None),
-        (grader_service_pb2.ListTasksRequest(page_token="\u202e\x00"), InvalidPageToken, None),
-        (grader_service_pb2.ListTasksRequest(page_token="A" * 2**20), InvalidPageToken, None),
-        (
-            grader_service_pb2.ListTasksRequest(page_token=paging.make_token("tasks/a", "GraderService.ListOther", 0)),
-            InvalidPageToken,
-            None,
-        ),
-    ],
-)
-async def test_bad_list_requests(
-    grader: GraderServicer, asked: grader_service_pb2.ListTasksRequest, error: type[TrialgymError], field: str | None
-) -> None:
-    with pytest.raises(error) as raised:
-        await grader.ListTasks(asked, NO_CONTEXT)
-    assert raised.value.metadata.get("field") == field
-
-
-async def test_a_page_token_belongs_to_its_filter(grader: GraderServicer) -> None:
-    page = await grader.ListTasks(grader_service_pb2.ListTasksRequest(page_size=1), NO_CONTEXT)
-    other = grader_service_pb2.ListTasksRequest(page_token=page.next_page_token, family=task_pb2.TASK_FAMILY_AE_CLASSIFICATION)
-    with pytest.raises(InvalidPageToken):
-        await grader.ListTasks(other, NO_CONTEXT)
-
-
-@pytest.mark.parametrize("name", NAMES)
-async def test_getting_a_task(grader: GraderServicer, name: str) -> None:
-    """The whole public half; what the caller does with the message does not reach the next one."""
-    task = await grader.GetTask(grader_service_pb2.GetTaskRequest(name=name), NO_CONTEXT)
-    ours = TASKS[name]
-    assert (task.name, task.family, task.max_steps) == (name, ours.family.value, ours.max_steps)
-    assert [record.id for record in task.records] == [record.id for record in ours.records]
-    for record, original in zip(task.records, ours.records, strict=True):
-        for field, value in zip(record.fields, original.fields, strict=True):
-            kind = field.WhichOneof("value")
-            assert kind == {bool: "flag", str: "text", int: "number"}[type(value.value)]
-            assert getattr(field, kind) == value.value
-    assert task.text.startswith(f"# {task.title}")
-    task.text = "changed"
-    again = await grader.GetTask(grader_service_pb2.GetTaskRequest(name=name), NO_CONTEXT)
-    assert again.text != "changed"
 
 
 UNKNOWN_NAMES = (
