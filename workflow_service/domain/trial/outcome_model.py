@@ -231,7 +231,7 @@ class Drift:
     def power(self, critical: float) -> float:
         """Probability that the statistic reaches a normal critical value, by the noncentral t of the degrees of freedom."""
         df = max(self.degrees_of_freedom, 1.0)
-        t_critical = float(stdtrit(df, ndtr(critical)))
+        t_critical = float(stdtrit(df, float(ndtr(critical))))
         power = 1.0 - float(nctdtr(df, self.noncentrality, t_critical))
         return power if math.isfinite(power) else float(ndtr(self.noncentrality - critical))
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from scipy.special import ndtri
 
 from workflow_service.domain.environment import ActionType
-from workflow_service.domain.stats.sample_size import inflate_for_dropout, round_up, total_n_two_means
+from workflow_service.domain.stats.sample_size import inflate_for_dropout, power_two_means, round_up, total_n_two_means
 from workflow_service.domain.trial.accrual import DAYS_PER_MONTH, DAYS_PER_WEEK, SCREENING_COST_USD
 from workflow_service.domain.trial.actions import (
     AddBiomarkerStratification,
@@ -112,8 +112,8 @@ def programme_of(scenario: str, tier: Tier) -> Programme:
     truth = central_truth(card, tier)
     protocol = reference_protocol(card, tier)
     effect = drift_of(card, truth, protocol, 100).effect
-    relevant = round(RELEVANT_SHARE * effect, 2)
     dropout = round(truth.dropout, 2)
+    relevant = _smallest_relevant_effect(card, effect, dropout)
     needed = round_up(inflate_for_dropout(total_n_two_means(relevant, power=REFERENCE_POWER, alpha=SIGNIFICANCE), dropout))
     floor = 2 if card.orphan else FLOOR_PHASE_TWO
     n = min(max(needed + needed % 2, floor), card.accessible_population)
@@ -134,6 +134,15 @@ def programme_of(scenario: str, tier: Tier) -> Programme:
         reference_cost_usd=cost,
         reference_days=days,
     )
+
+
+def _smallest_relevant_effect(card: Card, effect: float, dropout: float) -> float:
+    """The share of the expected effect; in a rare disease no less than what its patients can show at 80 % power."""
+    analysed = card.accessible_population * (1 - dropout)
+    relevant = round(RELEVANT_SHARE * effect, 2)
+    while power_two_means(relevant, analysed, alpha=SIGNIFICANCE) < REFERENCE_POWER:
+        relevant = round(relevant + 0.01, 2)
+    return relevant
 
 
 def _reference_cost(

@@ -1,0 +1,178 @@
+"""Phase I: cohorts with real toxicities, what the design calls for next, safety looks, and the estimate of the effect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from workflow_service.domain.stats.boin import boin_mtd, next_boin
+from workflow_service.domain.stats.intervals import wilson_interval
+from workflow_service.domain.stats.three_plus_three import EscalationStep, next_three_plus_three
+from workflow_service.domain.trial.analysis import DIGITS
+from workflow_service.domain.trial.cards import CARDS
+from workflow_service.domain.trial.cards.card import Card
+from workflow_service.domain.trial.choices import EscalationDesign
+from workflow_service.domain.trial.programme import MOST_COHORTS
+from workflow_service.domain.trial.state import TreatedCohort, TrialState
+from workflow_service.domain.trial.streams import normals, uniforms
+from workflow_service.domain.trial.truth import Truth
+from workflow_service.domain.trial.view import DoseFinding, DoseLevelResult, EffectEstimate, Estimate, SafetySignal
+
+BOIN_STOP_AT = 12
+"""BOIN ends when it would treat a level that has this many patients already; [chosen here, a usual stopping rule]."""
+LARGEST_BOIN_COHORT = 6
+Z95 = 1.959963984540054
+
+
+def fits_design(state: TrialState, card: Card, design: EscalationDesign, dose_level: int, cohort_size: int) -> bool:
+    """Whether a cohort can be treated: an offered level, the design first used, three patients under 3+3."""
+    if not 1 <= dose_level <= len(card.doses):
+        return False
+    if state.design is not None and design is not state.design:
+        return False
+    return cohort_size == 3 if design is EscalationDesign.THREE_PLUS_THREE else cohort_size <= LARGEST_BOIN_COHORT
+
+
+def is_called_for(state: TrialState, dose_level: int) -> bool:
+    """Whether the design calls for a cohort at that level now; before the first, for the lowest."""
+    if state.dose_finding is None:
+        return dose_level == 1
+    return not state.dose_finding.finished and dose_level == state.dose_finding.next_dose_level
+
+
+def treat(truth: Truth, index: int, dose_level: int, size: int) -> TreatedCohort:
+    """The cohort number `index` (from 0) of the episode: each patient has a toxicity with the truth's probability."""
+    rate = truth.dlt_rates[dose_level - 1]
+    toxic = int((uniforms(truth.key, truth.seed, index, "dlt", size) < rate).sum())
+    return TreatedCohort(dose_level, size, toxic)
+
+
+def _counts(levels: int, cohorts: Sequence[TreatedCohort]) -> tuple[list[int], list[int]]:
+    n, dlts = [0] * levels, [0] * levels
+    for each in cohorts:
+        n[each.dose_level - 1] += each.size
+        dlts[each.dose_level - 1] += each.dlts
+    return n, dlts
+
+
+def summarise(
+    card: Card, design: EscalationDesign, before: DoseFinding | None, cohorts: tuple[TreatedCohort, ...]
+) -> DoseFinding:
+    """Dose finding after the last of `cohorts`. A design that has finished stays so; later patients still move its MTD."""
+    n, dlts = _counts(len(card.doses), cohorts)
+    current = cohorts[-1].dose_level - 1
+    known = {} if before is None else {each.dose_level: each.response for each in before.levels}
+    levels = tuple(
+        DoseLevelResult(level, card.doses[level - 1], n[level - 1], dlts[level - 1], known.get(level))
+        for level in range(1, len(n) + 1)
+        if n[level - 1]
+    )
+    if before is not None and before.finished:
+        return replace(before, levels=levels, mtd_level=_final_mtd(design, before.mtd_level, n, dlts))
+    step = _next(design, n, dlts, current, len(cohorts))
+    return DoseFinding(
+        design=design,
+        levels=levels,
+        next_dose_level=0 if step.next_level is None else step.next_level + 1,
+        finished=step.finished,
+        mtd_level=0 if step.mtd is None else step.mtd + 1,
+    )
+
+
+def _next(design: EscalationDesign, n: list[int], dlts: list[int], current: int, cohorts: int) -> EscalationStep:
+    if design is EscalationDesign.THREE_PLUS_THREE:
+        return next_three_plus_three(n, dlts, current)
+    step = next_boin(n, dlts, current)
+    if step.next_level is None:
+        return step
+    if cohorts >= MOST_COHORTS or n[step.next_level] >= BOIN_STOP_AT:
+        return EscalationStep(None, boin_mtd(n, dlts))
+    return step
+
+
+def _final_mtd(design: EscalationDesign, before: int, n: list[int], dlts: list[int]) -> int:
+    if design is EscalationDesign.BOIN:
+        mtd = boin_mtd(n, dlts)
+        return 0 if mtd is None else mtd + 1
+    level = before
+    while level > 0 and dlts[level - 1] >= 2 and dlts[level - 1] * 6 > n[level - 1]:
+        level -= 1
+    return level
+
+
+def safety_signals(truth: Truth, scenario: str, state: TrialState) -> tuple[SafetySignal, ...]:
+    """Events in everyone exposed so far, in phase I and on treatment in phase II. Shares with Wilson's interval."""
+    card = CARDS[scenario]
+    signals = []
+    exposed = state.exposed + state.conduct.accrued.n_enrolled // 2
+    for position, kind in enumerate(card.adverse_events):
+        events = serious = 0
+        for index, cohort in enumerate(state.cohorts):
+            rate = _event_rate(truth, card, position, card.doses[cohort.dose_level - 1])
+            seen, grave = _events(truth, f"event{position}", index, cohort.size, rate, kind.serious)
+            events, serious = events + seen, serious + grave
+        later = exposed - state.exposed
+        if later > 0 and state.protocol.dosing_schedule is not None:
+            rate = _event_rate(truth, card, position, state.protocol.dosing_schedule.dose)
+            seen, grave = _events(truth, f"event{position}", -1, later, rate, kind.serious)
+            events, serious = events + seen, serious + grave
+        low, high = wilson_interval(events, exposed)
+        rate_seen = Estimate(
+            round(events / exposed, DIGITS), round(low, DIGITS), round(high, DIGITS), exposed
+        )
+        signals.append(SafetySignal(kind.event, rate_seen, serious))
+    return tuple(signals)
+
+
+def _events(truth: Truth, stream: str, index: int, n: int, rate: float, serious: float) -> tuple[int, int]:
+    """(events, serious events) among n patients."""
+    u = uniforms(truth.key, truth.seed, index, stream, n)
+    return int((u < rate).sum()), int((u < rate * serious).sum())
+
+
+def _event_rate(truth: Truth, card: Card, position: int, dose: float) -> float:
+    level = min(range(len(card.doses)), key=lambda each: abs(card.doses[each] - dose))
+    toxicity = truth.dlt_rates[level] / truth.dlt_rates[card.mtd_level - 1]
+    return min(truth.event_rates[position] * math.sqrt(toxicity), 0.9)
+
+
+def estimate_effect(truth: Truth, scenario: str, state: TrialState) -> tuple[EffectEstimate, DoseFinding]:
+    """The standardised effect seen in phase I, pooled over the doses given, and the mean response at each dose.
+
+    A patient's response is the effect at the dose given plus an error whose SD makes the standard error of the mean
+    sqrt(4 / n) times the tier's noise (C10): phase I has no control. Raises ValueError before the first cohort.
+    """
+    card = CARDS[scenario]
+    if state.dose_finding is None:
+        raise ValueError("nobody was treated")
+    by_level: dict[int, list[float]] = {}
+    carriers: list[float] = []
+    others: list[float] = []
+    for index, cohort in enumerate(state.cohorts):
+        noise = normals(truth.key, truth.seed, index, "response", cohort.size)
+        carrier = uniforms(truth.key, truth.seed, index, "phase one biomarker", cohort.size) < truth.prevalence
+        relative = truth.efficacy[cohort.dose_level - 1]
+        for z, is_carrier in zip(noise.tolist(), carrier.tolist(), strict=True):
+            effect = truth.effect_positive if is_carrier else truth.effect_negative
+            response = effect * relative + truth.phase_one_sd * z
+            by_level.setdefault(cohort.dose_level, []).append(response)
+            (carriers if is_carrier else others).append(response)
+    everyone = [value for values in by_level.values() for value in values]
+    measured = card.assay is not None
+    estimate = EffectEstimate(
+        overall=_mean(everyone, truth.phase_one_sd),
+        biomarker_positive=_mean(carriers, truth.phase_one_sd) if measured and carriers else None,
+        biomarker_negative=_mean(others, truth.phase_one_sd) if measured and others else None,
+    )
+    levels = tuple(
+        replace(each, response=_mean(by_level[each.dose_level], truth.phase_one_sd))
+        for each in state.dose_finding.levels
+    )
+    return estimate, replace(state.dose_finding, levels=levels)
+
+
+def _mean(values: list[float], sd: float) -> Estimate:
+    mean = math.fsum(values) / len(values)
+    half = Z95 * sd / math.sqrt(len(values))
+    return Estimate(round(mean, DIGITS), round(mean - half, DIGITS), round(mean + half, DIGITS), len(values))

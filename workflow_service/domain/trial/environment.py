@@ -1,0 +1,222 @@
+"""The trial environment: the Environment protocol over the rules and the simulation.
+
+Every function is pure: the hidden truth is a function of the start, patients are functions of the truth and the protocol, and the
+state is a value. A blocked action changes the step count and the feedback, nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workflow_service.domain.environment import (
+    ActionType,
+    Applied,
+    Grade,
+    GradeCall,
+    Malformed,
+    Observation,
+    Outcome,
+    SubmitFindings,
+)
+from workflow_service.domain.review import MALFORMED_PENALTY
+from workflow_service.domain.rewards import Reward, TermKind, reward_of
+from workflow_service.domain.trial.actions import InvalidAction, SynthesizeConclusion, TrialAction, check, type_of
+from workflow_service.domain.trial.cards import CARDS
+from workflow_service.domain.trial.conclusion import calibration, outcome
+from workflow_service.domain.trial.ordering import Move, efficiency, move
+from workflow_service.domain.trial.phases import REGULATORY, phase_of
+from workflow_service.domain.trial.prerequisites import legal_and_blocked, missing_for, price
+from workflow_service.domain.trial.programme import brief_of, programme_of
+from workflow_service.domain.trial.render import render
+from workflow_service.domain.trial.state import Packet, TrialStart, TrialState
+from workflow_service.domain.trial.tiers import RECOVERY_BONUS, TIERS
+from workflow_service.domain.trial.transitions import Step, digest, execute, open_packets, used_after
+from workflow_service.domain.trial.truth import Truth
+from workflow_service.domain.trial.view import TrialObservation
+from workflow_service.domain.trial.wording import NEXT_STEP, TONES, blocked_words
+from workflow_service.domain.trial.world import truth_of
+
+
+class TrialEnvironment:
+    """The rules of one trial episode."""
+
+    def __init__(self, start: TrialStart) -> None:
+        """Raises KeyError where no scenario has the start's id."""
+        self._start = start
+        self._spec = TIERS[start.tier]
+        self._programme = programme_of(start.scenario, start.tier)
+
+    @property
+    def truth(self) -> Truth:
+        """The hidden truth, for tests and reports; no observation is made from it."""
+        start = self._start
+        return truth_of(start.scenario, start.tier, start.seed, start.rules_version)
+
+    def reset(self) -> TrialState:
+        """The state before the first step, in phase 0 with the whole budget."""
+        return TrialState(
+            start=self._start,
+            budget_left_usd=self._programme.budget_usd,
+            days_left=self._programme.time_days,
+            packets=tuple(Packet(task) for task in self._start.review_tasks),
+            feedback=f"The programme \"{CARDS[self._start.scenario].title}\" is yours. Nothing has been done yet.",
+            hint=self._hint(0, False),
+        )
+
+    def grade_call(self, state: TrialState, action: TrialAction) -> GradeCall | None:
+        """A submission for an open packet is graded; nothing else is. Raises InvalidAction for a submission without family."""
+        if not isinstance(action, SubmitFindings):
+            return None
+        self._check(action)
+        packet = state.packet(action.family)
+        if state.ending or packet is None or not packet.is_open:
+            return None
+        return GradeCall(packet.task, action.submission)
+
+    def apply(self, state: TrialState, action: TrialAction, grade: Grade | None) -> Applied[TrialState]:
+        """Applies one action.
+
+        Raises InvalidAction where it breaks the contract's ranges, and ValueError after the end of the episode or for a graded
+        submission without its grade.
+        """
+        if state.ending:
+            raise ValueError("the episode has ended; it takes no further step")
+        self._check(action)
+        stepped = replace(state, step=state.step + 1)
+        if isinstance(action, Malformed):
+            feedback = "The answer could not be read as an action; nothing was done."
+            after = replace(stepped, feedback=feedback)
+            return self._finish(after, Outcome.MALFORMED, reward_of({TermKind.MALFORMED: MALFORMED_PENALTY}))
+        truth = self.truth
+        missing = missing_for(truth, state, action)
+        if missing:
+            after = replace(stepped, feedback=blocked_words(type_of(action), missing))
+            applied = self._finish(after, Outcome.BLOCKED, Reward(0.0, ()))
+            return replace(applied, missing=missing)
+        return self._execute(truth, state, action, grade)
+
+    def observe(self, state: TrialState) -> Observation:
+        """What the agent sees: published, declared and measured values only."""
+        legal, blocked = legal_and_blocked(self.truth, state)
+        return Observation(
+            step=state.step,
+            steps_left=0 if state.ending else self._spec.max_steps - state.step,
+            feedback=state.feedback,
+            hint=state.hint,
+            legal_actions=legal,
+            blocked_actions=blocked,
+            review_packets=tuple(packet.seen() for packet in state.packets if packet.is_open),
+            trial=TrialObservation(
+                phase=state.phase,
+                frontier=state.frontier,
+                tier=self._start.tier,
+                persona=self._spec.persona,
+                budget_left_usd=state.budget_left_usd,
+                days_left=state.days_left,
+                brief=brief_of(self._start.scenario, self._start.tier) if state.reviewed else None,
+                protocol=state.protocol,
+                dose_finding=state.dose_finding,
+                safety_signals=state.safety_signals,
+                effect_estimate=state.effect_estimate,
+                fda_verdicts=state.verdicts,
+                amendments_used=state.amendments_used,
+                n_enrolled=state.conduct.accrued.n_enrolled,
+                interim_results=state.interim_results,
+                primary_result=state.primary_result,
+                ending=state.ending,
+            ),
+        )
+
+    def render(self, state: TrialState) -> str:
+        """The observation as a briefing, at most 8 KiB."""
+        return render(self.observe(state))
+
+    @staticmethod
+    def _check(action: TrialAction) -> None:
+        check(action)
+        if isinstance(action, SubmitFindings) and action.family is None:
+            raise InvalidAction("submit_findings.family", "must name the packet that the sheet answers")
+
+    def _execute(
+        self, truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None
+    ) -> Applied[TrialState]:
+        kind = type_of(action)
+        due = price(truth, state, kind, getattr(action, "early_stop", None) is not None)
+        if due is None:
+            raise ValueError("an action was let through without a price")
+        family = action.family if isinstance(action, SubmitFindings) else None
+        phase = phase_of(kind, family, state.approved)
+        did = execute(truth, state, action, grade)
+        moved = move(self._spec, state.frontier, phase, did.effective, state.skip_waived)
+        key = digest(action)
+        redundant = not did.is_new and (key in state.done or kind is ActionType.REQUEST_PROTOCOL_AMENDMENT)
+        steps = tuple(n + (1 if number == phase else 0) for number, n in enumerate(state.phase_steps))
+        terms = self._terms(state, did, moved, redundant, phase, steps[phase])
+        if isinstance(action, SynthesizeConclusion):
+            terms[TermKind.OUTCOME] = outcome(truth, state, action.claims.decision)
+            terms[TermKind.CALIBRATION] = calibration(truth, state, action.claims)
+        if isinstance(action, SubmitFindings):
+            before, now = state.packet(family), did.state.packet(family)
+            terms[TermKind.TASK_SCORE] = (now.score if now else 0.0) - (before.score if before else 0.0)
+        newly_approved = did.state.approved and not state.approved
+        after = replace(
+            did.state,
+            step=state.step + 1,
+            budget_left_usd=round(state.budget_left_usd - due[0], 2),
+            days_left=round(state.days_left - due[1], 3),
+            phase=phase,
+            frontier=max(moved.frontier, REGULATORY + 1) if newly_approved else moved.frontier,
+            recovered=state.recovered or did.recovers,
+            used=used_after(state, did.state, kind),
+            done=state.done if key in state.done else (*state.done, key),
+            phase_steps=steps,
+            skip_waived=moved.skip_waived,
+        )
+        after = open_packets(after)
+        after = replace(
+            after,
+            feedback=f"{did.text} {self._remark(state, did, moved, redundant, phase)}".rstrip(),
+            hint=self._hint(after.frontier, bool(after.ending), after.on_hold),
+        )
+        return self._finish(after, Outcome.EXECUTED, reward_of(terms))
+
+    def _terms(
+        self, state: TrialState, did: Step, moved: Move, redundant: bool, phase: int, steps_in_phase: int
+    ) -> dict[TermKind, float]:
+        """ORDERING, REDUNDANCY, EFFICIENCY and RECOVERY of an executed action.
+
+        A hold is charged like one skipped phase: the protocol went to review before phase 4 was finished. Until the approval
+        nothing more is paid for, and the approval earns the recovery in place of B, so that failing on purpose cannot pay.
+        """
+        return {
+            TermKind.ORDERING: -self._spec.skip_penalty if did.held else moved.ordering,
+            TermKind.REDUNDANCY: -self._spec.redundancy_penalty if redundant else 0.0,
+            TermKind.EFFICIENCY: efficiency(self._spec, phase, steps_in_phase),
+            TermKind.RECOVERY: RECOVERY_BONUS if did.recovers else 0.0,
+        }
+
+    def _remark(self, state: TrialState, did: Step, moved: Move, redundant: bool, phase: int) -> str:
+        tone = TONES[self._start.tier]
+        if did.state.ending or did.held:
+            return ""
+        if redundant:
+            return tone.redundant
+        if moved.skipped:
+            return tone.skip.format(n=moved.skipped)
+        if phase < state.frontier:
+            return tone.back
+        return tone.forward if did.effective else tone.idle
+
+    def _hint(self, frontier: int, ended: bool, on_hold: bool = False) -> str:
+        if not self._spec.hints or ended:
+            return ""
+        if on_hold:
+            return "Answer the hold: change what it names with request_protocol_amendment, then submit again."
+        return NEXT_STEP[frontier][1]
+
+    def _finish(self, state: TrialState, outcome_: Outcome, reward: Reward) -> Applied[TrialState]:
+        terminated = bool(state.ending)
+        truncated = not terminated and state.step >= self._spec.max_steps
+        if truncated:
+            state = replace(state, ending="step_limit", hint="")
+        return Applied(state, outcome_, reward, (), terminated, truncated)

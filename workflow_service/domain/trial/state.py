@@ -1,0 +1,172 @@
+"""The state of a trial episode: one immutable value, made of numbers, strings, tuples, enums and frozen dataclasses only.
+
+No patient stands in it: patients are drawn anew from their streams whenever they are needed. Nothing hidden stands in it either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_service.domain.environment import ActionType, ReviewPacket, TaskFamily, TaskRef
+from workflow_service.domain.trial.accrual import Accrued
+from workflow_service.domain.trial.actions import AddBiomarkerStratification
+from workflow_service.domain.trial.choices import EscalationDesign, Tier
+from workflow_service.domain.trial.patients import Recruitment
+from workflow_service.domain.trial.view import (
+    DoseFinding,
+    EffectEstimate,
+    FdaVerdict,
+    InterimResult,
+    PrimaryResult,
+    ProtocolState,
+    SafetySignal,
+)
+
+NOBODY = Accrued()
+NOTHING_SET = ProtocolState()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStart:
+    """What fixes an episode before its first step: scenario id, tier, seed, review tasks, version of the rules."""
+
+    scenario: str
+    tier: Tier
+    seed: int
+    review_tasks: tuple[TaskRef, ...]
+    rules_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class TreatedCohort:
+    """A cohort of phase I: its level from 1, its patients, and those with a dose-limiting toxicity."""
+
+    dose_level: int
+    size: int
+    dlts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A review task of the episode.
+
+    `score` is the last grade, a multiple of 2^-20, 0 before; `best` the highest so far; `paid` counts the sheets that order paid
+    for; `last_digest` is the last sheet's.
+    """
+
+    task: TaskRef
+    is_open: bool = False
+    submissions: int = 0
+    accepted_entries: int = 0
+    invalid_entries: int = 0
+    score: float = 0.0
+    best: float = 0.0
+    paid: int = 0
+    last_digest: str = ""
+
+    def seen(self) -> ReviewPacket:
+        """What the agent sees of it."""
+        return ReviewPacket(
+            task=self.task.name,
+            family=self.task.family,
+            content_digest=self.task.content_digest,
+            submissions=self.submissions,
+            accepted_entries=self.accepted_entries,
+            invalid_entries=self.invalid_entries,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look as the later statistics need it: patients with an outcome, the fraction planned, plain and combined z."""
+
+    n: int
+    fraction: float
+    z_plain: float
+    z: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """Phase II from the approval on. `n_planned` can change, `n_original` is what was approved.
+
+    `before` and `switched_at` tell of a change of the biomarker rule after the approval: the rule until then, and the patients
+    enrolled when it changed, -1 where there was none.
+    """
+
+    n_original: int = 0
+    n_planned: int = 0
+    accrued: Accrued = NOBODY
+    looks: tuple[Look, ...] = ()
+    before: AddBiomarkerStratification | None = None
+    switched_at: int = -1
+
+    def recruitment(self, protocol: ProtocolState) -> Recruitment:
+        """How the trial recruits under the protocol as it stands."""
+        if self.switched_at < 0:
+            return Recruitment(protocol)
+        return Recruitment(protocol, self.before, self.switched_at)
+
+
+NOT_STARTED = Conduct()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialState:
+    """The state of a trial episode.
+
+    `phase` is that of the last executed action, `frontier` the highest reached. `used` are the kinds of action that have been
+    effective since the start or the last verdict, `done` digests of all executed actions, `phase_steps` the executed actions in
+    each phase. `dose_finding` is absent before the first cohort. `exposed` and `exposed_by_design` count patients of phase I; the
+    second only those whom the escalation design called for. `looked_at` and `paid_exposure` are the exposed at the last safety
+    look and those that order has paid a look for. `amended` tells whether an amendment changed the protocol since the last hold.
+    `ending` is empty while the episode runs.
+    """
+
+    start: TrialStart
+    budget_left_usd: float
+    days_left: float
+    step: int = 0
+    phase: int = 0
+    frontier: int = 0
+    reviewed: bool = False
+    protocol: ProtocolState = NOTHING_SET
+    design: EscalationDesign | None = None
+    cohorts: tuple[TreatedCohort, ...] = ()
+    dose_finding: DoseFinding | None = None
+    exposed: int = 0
+    exposed_by_design: int = 0
+    looked_at: int = 0
+    paid_exposure: int = 0
+    safety_signals: tuple[SafetySignal, ...] = ()
+    effect_estimate: EffectEstimate | None = None
+    estimated_from: int = 0
+    verdicts: tuple[FdaVerdict, ...] = ()
+    amendments_used: int = 0
+    amended: bool = False
+    recovered: bool = False
+    conduct: Conduct = NOT_STARTED
+    interim_results: tuple[InterimResult, ...] = ()
+    primary_result: PrimaryResult | None = None
+    packets: tuple[Packet, ...] = ()
+    used: tuple[ActionType, ...] = ()
+    done: tuple[str, ...] = ()
+    phase_steps: tuple[int, ...] = (0,) * 10
+    skip_waived: bool = False
+    ending: str = ""
+    feedback: str = ""
+    hint: str = ""
+
+    @property
+    def approved(self) -> bool:
+        """Whether the last verdict lets the trial start."""
+        return bool(self.verdicts) and self.verdicts[-1].approved
+
+    @property
+    def on_hold(self) -> bool:
+        """Whether the last verdict is a hold."""
+        return bool(self.verdicts) and not self.verdicts[-1].approved
+
+    def packet(self, family: TaskFamily | None) -> Packet | None:
+        """The packet of a family, or None."""
+        return next((each for each in self.packets if each.task.family is family), None)
