@@ -63,6 +63,11 @@ class Scripted:
     requests: list[Any] = field(default_factory=list)
     events: list[ws.EpisodeEvent] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    gate: threading.Event = field(default_factory=threading.Event)
+    """Streamed steps wait until it is set, as it is at first."""
+
+    def __post_init__(self) -> None:
+        self.gate.set()
 
     def __call__(self, method: str, request: Any) -> Any:
         """The answer to a unary call. Raises TrialgymError, and Drop where the answer is lost."""
@@ -116,7 +121,7 @@ class Scripted:
         )
         transition.observation.step = step
         transition.reward.value = 0.5
-        transition.reward.terms.add(kind=5, value=0.5)  # type: ignore[arg-type]
+        transition.reward.terms.add(kind=5, value=0.5)
         transition.total_reward = 0.5 * step
         transition.terminated = step >= LENGTH
         log.append((request.request_id, payload, transition))
@@ -152,6 +157,7 @@ class Scripted:
             self.calls["StreamSteps"] += 1
             left = self.break_after.popleft() if self.break_after else None
         for one in requests:
+            self.gate.wait(10)
             with self.lock:
                 result = self._item(one.request)
             if left is not None:
