@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
 
@@ -140,6 +140,7 @@ def test_mtd(n: tuple[int, ...], dlts: tuple[int, ...], mtd: int | None) -> None
     assert boin_mtd(n, dlts) == mtd
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), targets)
 def test_decisions_are_ordered(n: int, target: float) -> None:
     """With more DLTs the decision only moves from escalation over staying to de-escalation and elimination."""
@@ -151,12 +152,14 @@ def test_decisions_are_ordered(n: int, target: float) -> None:
     assert low < target < high
 
 
+@settings(deadline=None)
 @given(st.integers(3, 40), st.data(), targets)
 def test_elimination_is_the_posterior_tail(n: int, data: st.DataObject, target: float) -> None:
     y = data.draw(st.integers(0, n))
     assert is_overly_toxic(n, y, target) == (beta.sf(target, 1 + y, 1 + n - y) > 0.95)
 
 
+@settings(deadline=None)
 @given(st.data(), targets)
 def test_every_state_has_an_answer(data: st.DataObject, target: float) -> None:
     """Whatever was treated, the design names a level or finishes, never an eliminated one nor one above it."""

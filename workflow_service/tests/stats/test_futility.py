@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -127,6 +127,7 @@ def test_stopping_by_conditional_power(threshold: float, bound: float, null: flo
     assert stopped == pytest.approx((null, at80, at90), abs=6e-4)
 
 
+@settings(deadline=None)
 @given(statistics, fractions)
 def test_conditional_power_is_monotone(z: float, t: float) -> None:
     for drift in (None, 0.0, DESIGN_80):
@@ -137,6 +138,7 @@ def test_conditional_power_is_monotone(z: float, t: float) -> None:
     assert conditional_power(z, t, drift=DESIGN_90) >= conditional_power(z, t, drift=DESIGN_80)
 
 
+@settings(deadline=None)
 @given(st.floats(0.01, 0.99), fractions)
 def test_conditional_power_bound_is_the_inverse(threshold: float, t: float) -> None:
     for drift in (None, 0.0, DESIGN_80):
@@ -144,6 +146,7 @@ def test_conditional_power_bound_is_the_inverse(threshold: float, t: float) -> N
         assert conditional_power(z, t, drift=drift) == pytest.approx(threshold, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(st.floats(0.3, 3.0), fractions, st.floats(0.5, 0.95))
 def test_information_for_conditional_power_is_coherent(z: float, t: float, power: float) -> None:
     """Where the planned size gives the power, the planned size is the answer; more power needs more patients."""

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -175,6 +175,7 @@ def test_two_sided_boundary_is_the_one_sided_at_half_the_level() -> None:
         assert two_sided_level(equal_fractions(3), bounds) == pytest.approx(0.05, abs=1e-5)
 
 
+@settings(deadline=None)
 @given(looks_at, st.sampled_from(Spending), st.sampled_from([0.005, 0.025, 0.05]))
 def test_spending_boundaries_hold_the_level(times: tuple[float, ...], spending: Spending, alpha: float) -> None:
     bounds = spending_boundaries(times, spending, alpha=alpha)
@@ -184,6 +185,7 @@ def test_spending_boundaries_hold_the_level(times: tuple[float, ...], spending: 
     assert all(strict > loose or math.isinf(loose) for strict, loose in zip(stricter, bounds, strict=True))
 
 
+@settings(deadline=None)
 @given(looks_at, st.floats(0.0, 0.5), st.floats(-1.0, 4.0))
 def test_probabilities_of_a_sequential_trial_are_coherent(times: tuple[float, ...], delta: float, drift: float) -> None:
     upper = wang_tsiatis_boundaries(times, delta)
@@ -201,6 +203,7 @@ def test_probabilities_of_a_sequential_trial_are_coherent(times: tuple[float, ..
         assert before - trial.continuing == pytest.approx(up + down, abs=1e-8)
 
 
+@settings(deadline=None)
 @given(looks_at, st.sampled_from(Spending), st.floats(0.05, 0.99))
 def test_spending_rises_from_nothing_to_alpha(times: tuple[float, ...], spending: Spending, error: float) -> None:
     values = [spent(spending, t, error) for t in times]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm, t
 
@@ -22,6 +22,7 @@ counts = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 levels = st.floats(0.5, 0.999)
 
 
+@settings(deadline=None)
 @given(counts, levels)
 def test_rate_intervals_are_scipys(count: tuple[int, int], level: float) -> None:
     events, n = count
@@ -32,6 +33,7 @@ def test_rate_intervals_are_scipys(count: tuple[int, int], level: float) -> None
     assert clopper_pearson_interval(events, n, level) == pytest.approx((exact.low, exact.high), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(counts, levels)
 def test_rate_intervals_contain_the_rate_and_mirror(count: tuple[int, int], level: float) -> None:
     events, n = count
@@ -50,6 +52,7 @@ def test_newcombe_published_example() -> None:
     assert newcombe_interval(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=6e-5)
 
 
+@settings(deadline=None)
 @given(counts, counts)
 def test_newcombe_is_antisymmetric(treated: tuple[int, int], control: tuple[int, int]) -> None:
     low, high = newcombe_interval(*treated, *control)
@@ -71,6 +74,7 @@ def test_interval_score_by_hand() -> None:
     assert interval_score(0.3, 0.3, 0.3) == 0
 
 
+@settings(deadline=None)
 @given(st.floats(-2, 2), st.floats(0.02, 2), st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
 def test_interval_score_is_proper(mean: float, sd: float, low_off: float, high_off: float) -> None:
     """No claim has a lower expected score than the central 95 % interval of what the claimant believes."""
@@ -96,6 +100,7 @@ def test_interval_score_mean_matches_its_expectation() -> None:
     assert scores.mean() == pytest.approx(80 * norm.pdf(high), abs=3 * scores.std() / math.sqrt(len(draws)))
 
 
+@settings(deadline=None)
 @given(st.floats(-5, 5), st.floats(0.01, 5), st.floats(2, 500))
 def test_estimate_statistics(value: float, error: float, df: float) -> None:
     estimate = Estimate(value, error, df)

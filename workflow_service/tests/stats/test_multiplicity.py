@@ -1,7 +1,7 @@
 """Familywise error, Bonferroni and Dunnett."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
@@ -30,6 +30,7 @@ def test_dunnett_is_the_bivariate_normal() -> None:
     assert inside == pytest.approx(0.95, abs=1e-4)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10), st.floats(0.001, 0.2), st.floats(0.2, 5.0))
 def test_dunnett_lies_between_unadjusted_and_bonferroni(doses: int, alpha: float, ratio: float) -> None:
     critical = dunnett_critical_value(doses, alpha=alpha, ratio=ratio)

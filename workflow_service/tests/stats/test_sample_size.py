@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflow_service.domain.stats.sample_size import (
@@ -159,24 +159,27 @@ def test_scenario_effect_with_negatives() -> None:
     assert all_comers_effect(0.35, 0.58, 0.165) == pytest.approx(0.31, abs=5e-4)
 
 
+@settings(deadline=None)
 @given(effects, st.integers(6, 2000), ratios)
 def test_power_rises_with_n_and_effect(d: float, n: int, ratio: float) -> None:
     for method in methods:
         power = power_two_means(d, n, ratio=ratio, method=method)
         assert 0.05 <= power <= 1
-        assert power_two_means(d, n + 1, ratio=ratio, method=method) >= power - 1e-12
-        assert power_two_means(d + 0.05, n, ratio=ratio, method=method) >= power - 1e-12
+        assert power_two_means(d, n + 1, ratio=ratio, method=method) >= power - 1e-9
+        assert power_two_means(d + 0.05, n, ratio=ratio, method=method) >= power - 1e-9
 
 
+@settings(deadline=None)
 @given(effects, st.integers(6, 2000), ratios)
 def test_power_is_symmetric_in_direction_and_arms(d: float, n: int, ratio: float) -> None:
     power = power_two_means(d, n, ratio=ratio)
     assert power_two_means(-d, n, ratio=ratio) == pytest.approx(power, abs=1e-12)
     assert power_two_means(d, n, ratio=1 / ratio) == pytest.approx(power, abs=1e-9)
-    assert power <= power_two_means(d, n) + 1e-12
-    assert power < power_two_means(d, n, ratio=ratio, method="z") + 1e-12
+    assert power <= power_two_means(d, n) + 1e-9
+    assert power < power_two_means(d, n, ratio=ratio, method="z") + 1e-9
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 1.5), st.floats(0.1, 0.99), ratios, both_sides)
 def test_n_and_power_are_inverse(d: float, power: float, ratio: float, sides: Sides) -> None:
     for method in methods:
@@ -188,6 +191,7 @@ def test_n_and_power_are_inverse(d: float, power: float, ratio: float, sides: Si
         assert power_one_mean(d, n, sides=sides) == pytest.approx(power, abs=1e-7)
 
 
+@settings(deadline=None)
 @given(st.floats(0.02, 0.95), st.floats(0.03, 0.4), st.floats(0.2, 0.99), ratios)
 def test_proportions_n_and_power_are_inverse(low: float, gap: float, power: float, ratio: float) -> None:
     high = min(low + gap, 0.98)
@@ -213,6 +217,7 @@ def test_cohen_h() -> None:
     assert cohen_h(1, 0) == pytest.approx(math.pi)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 5000), ratios)
 def test_arm_sizes_add_up(n: int, ratio: float) -> None:
     treated, control = arm_sizes(n, ratio)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflow_service.domain.stats.three_plus_three import (
@@ -111,6 +111,7 @@ def test_simulated_trials_agree_with_the_enumeration() -> None:
     assert patients / trials == pytest.approx(exact.mean_n, abs=0.35)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
 def test_characteristics_are_coherent(rates: list[float]) -> None:
     exact = three_plus_three_characteristics(rates)
@@ -121,6 +122,7 @@ def test_characteristics_are_coherent(rates: list[float]) -> None:
     assert toxic_first.no_selection == pytest.approx(1)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_every_state_has_an_answer(data: st.DataObject) -> None:
     """Whatever was treated, the rule names a level or finishes, and never a level that it has ruled out."""

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
@@ -66,6 +66,7 @@ def test_flaura_like_trial() -> None:
     assert n == pytest.approx(180.05, abs=5e-3)
 
 
+@settings(deadline=None)
 @given(st.floats(0.3, 0.95), st.floats(0.25, 4.0), st.floats(0.2, 0.99))
 def test_events_and_power_are_inverse(hr: float, ratio: float, power: float) -> None:
     events = schoenfeld_events(hr, power=power, ratio=ratio)
@@ -75,6 +76,7 @@ def test_events_and_power_are_inverse(hr: float, ratio: float, power: float) -> 
     assert schoenfeld_events(hr * 1.01, power=power) > schoenfeld_events(hr, power=power)
 
 
+@settings(deadline=None)
 @given(st.floats(0.005, 0.5), st.floats(0.5, 40), st.floats(0, 40), st.floats(0, 0.1))
 def test_event_probability_is_the_mean_over_entry_times(hazard: float, accrual: float, follow_up: float, dropout: float) -> None:
     total = hazard + dropout
