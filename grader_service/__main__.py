@@ -7,15 +7,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from pydantic_settings import CliApp
-
 from grader_service.rubrics.keyword import KeywordRubric
 from grader_service.rubrics.structured import StructuredRubric
 from grader_service.servicer import GraderServicer
 from grader_service.settings import GraderSettings
 from grader_service.tasks import canonical_registry
 from trialgym.rpc import logs, server
-from trialgym.rpc.server import CannotListen, RunningServer
+from trialgym.rpc.server import CannotListen, RunningServer, StopSignals
+from trialgym.rpc.settings import load
 from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc
 
 SERVICE = grader_service_pb2.DESCRIPTOR.services_by_name["GraderService"].full_name
@@ -43,13 +42,17 @@ async def running(settings: GraderSettings) -> AsyncIterator[RunningServer]:
 
 
 async def _main(settings: GraderSettings) -> None:
+    signals = StopSignals()
     async with running(settings) as started:
-        await server.run_until_signalled(started)
+        await server.run_until_signalled(started, signals)
 
 
 def main() -> None:
-    """Reads the settings, serves until SIGTERM or Ctrl-C, drains, and exits 0; exits 1 where it cannot start."""
-    settings = CliApp.run(GraderSettings)
+    """Reads the settings, serves until SIGTERM or Ctrl-C, drains, and exits 0.
+
+    Exits 2 where a setting is wrong and 1 where it cannot start; standard error says why.
+    """
+    settings = load(GraderSettings)
     logs.configure("grader", style=settings.log_format, level=settings.log_level)
     try:
         asyncio.run(_main(settings))

@@ -7,10 +7,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from pydantic_settings import CliApp
-
 from trialgym.rpc import logs, server
-from trialgym.rpc.server import CannotListen, RunningServer
+from trialgym.rpc.errors import StoreUnavailable
+from trialgym.rpc.server import CannotListen, RunningServer, StopSignals
+from trialgym.rpc.settings import load
 from trialgym.v1 import workflow_service_pb2, workflow_service_pb2_grpc
 from workflow_service.convert import ProtoCodec
 from workflow_service.engine import Engine, Limits
@@ -20,7 +20,7 @@ from workflow_service.leases import sweep_forever
 from workflow_service.ports import Clock, system_clock
 from workflow_service.servicer import WorkflowServicer
 from workflow_service.settings import WorkflowSettings
-from workflow_service.storage.base import EpisodeStore, StoreRefused
+from workflow_service.storage.base import EpisodeStore, StoreError
 from workflow_service.storage.memory import MemoryStore
 from workflow_service.storage.sqlite import SqliteStore
 
@@ -39,7 +39,7 @@ async def running(
 ) -> AsyncIterator[RunningServer]:
     """The service, bound and serving in this event loop; stopped at once when the block ends, unless it was drained.
 
-    `clock` and `store` stand in for the real ones in tests. Raises StoreRefused and CannotListen.
+    `clock` and `store` stand in for the real ones in tests. Raises StoreError, StoreUnavailable and CannotListen.
     """
     store = make_store(settings) if store is None else store
     await store.open()
@@ -76,17 +76,21 @@ async def running(
 
 
 async def _main(settings: WorkflowSettings) -> None:
+    signals = StopSignals()
     async with running(settings) as started:
-        await server.run_until_signalled(started)
+        await server.run_until_signalled(started, signals)
 
 
 def main() -> None:
-    """Reads the settings, serves until SIGTERM or Ctrl-C, drains, and exits 0; exits 2 where it cannot start."""
-    settings = CliApp.run(WorkflowSettings)
+    """Reads the settings, serves until SIGTERM or Ctrl-C, drains, and exits 0.
+
+    Exits 2 where a setting is wrong and 1 where it cannot start; standard error says why.
+    """
+    settings = load(WorkflowSettings)
     logs.configure("workflow", style=settings.log_format, level=settings.log_level)
     try:
         asyncio.run(_main(settings))
-    except (CannotListen, StoreRefused) as error:
+    except (CannotListen, StoreError, StoreUnavailable) as error:
         sys.exit(f"workflow_service: {error}")
 
 

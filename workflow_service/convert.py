@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -283,7 +283,7 @@ def episode_request(message: episode_pb2.Episode, *extra: object) -> EpisodeRequ
         rubric=message.review.rubric,
         seed=message.seed,
         labels=labels(message.labels, "episode.labels"),
-        ttl_ms=None if ttl is None else ttl_ms(ttl.ToTimedelta().total_seconds(), "episode.ttl"),
+        ttl_ms=None if ttl is None else ttl_ms(ttl, "episode.ttl"),
         digest=digest([message.review, message.seed, dict(message.labels), ttl, *extra]),
     )
 
@@ -301,9 +301,10 @@ def labels(given: Mapping[str, str], field: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(given.items()))
 
 
-def ttl_ms(seconds: float, field: str) -> int:
-    """A lease's length in milliseconds. Raises InvalidField beyond its bounds."""
-    if not math.isfinite(seconds) or not MIN_TTL_S <= seconds <= MAX_TTL_S:
+def ttl_ms(ttl: Duration, field: str) -> int:
+    """A lease's length in milliseconds. Raises InvalidField beyond its bounds, and for what is no duration."""
+    seconds = ttl.seconds + ttl.nanos / 1e9
+    if abs(ttl.nanos) >= 1_000_000_000 or not MIN_TTL_S <= seconds <= MAX_TTL_S:
         raise InvalidField(field, f"must be {MIN_TTL_S:g} second to {MAX_TTL_S:g} seconds, not {seconds:g}")
     return round(seconds * 1000)
 

@@ -18,6 +18,7 @@ from trialgym.rpc.errors import (
     TrialgymError,
     failure,
 )
+from trialgym.rpc.turns import Turns
 from trialgym.v1 import (
     curriculum_pb2,
     environment_pb2,
@@ -103,11 +104,15 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         )
         cursor = paging.read_token(request.page_token, "ListEpisodes", wanted)
         found = await self._engine.find(wanted, after=None if cursor is None else _cursor(cursor), limit=size + 1)
-        response = workflow_service_pb2.ListEpisodesResponse(
-            episodes=[convert.episode(stored.start, stored.head) for stored in found[:size]]
-        )
-        if len(found) > size:
-            last = found[size - 1].start
+        response, shown_bytes = workflow_service_pb2.ListEpisodesResponse(), 0
+        for stored in found[:size]:
+            message = convert.episode(stored.start, stored.head)
+            shown_bytes += message.ByteSize() + 8
+            if shown_bytes > MAX_PAGE_BYTES:
+                break
+            response.episodes.append(message)
+        if len(found) > len(response.episodes):
+            last = found[len(response.episodes) - 1].start
             response.next_page_token = paging.make_token(f"{last.create_ms}:{last.episode_id}", "ListEpisodes", wanted)
         return response
 
@@ -122,8 +127,9 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         _check_batch(len(request.requests), "requests")
         _check_distinct([step.name for step in request.requests], "requests[{}].name")
         results = [workflow_service_pb2.StepResult() for _ in request.requests]
-        commands, places = [], []
+        commands, places, turns = [], [], Turns()
         for index, step in enumerate(request.requests):
+            await turns.give()
             try:
                 field = f"requests[{index}]."
                 convert.check_view(step.view, f"{field}view", batch=True)
@@ -133,6 +139,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
                 results[index].failure.CopyFrom(failure(error))
         answers = await self._engine.step(commands)
         for index, answer in zip(places, answers, strict=True):
+            await turns.give()
             try:
                 if isinstance(answer, TrialgymError):
                     raise answer
@@ -168,15 +175,17 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     ) -> workflow_service_pb2.RenewEpisodesResponse:
         _check_batch(len(request.names), "names")
         _check_distinct(request.names, "names[{}]")
-        ids = [names.parse_episode(name, f"names[{index}]") for index, name in enumerate(request.names)]
-        renewed = await self._engine.renew(ids, _ttl_ms(request.ttl if request.HasField("ttl") else None))
-        results = [
-            workflow_service_pb2.RenewResult(failure=failure(result))
-            if isinstance(result, TrialgymError)
-            else workflow_service_pb2.RenewResult(expire_time=convert.timestamp(result))
-            for result in renewed
-        ]
-        return workflow_service_pb2.RenewEpisodesResponse(results=results)
+        ttl_ms = _ttl_ms(request.ttl if request.HasField("ttl") else None)
+        ids: list[str | TrialgymError] = [_id_or_error(name, f"names[{index}]") for index, name in enumerate(request.names)]
+        renewed = iter(await self._engine.renew([each for each in ids if isinstance(each, str)], ttl_ms))
+        response = workflow_service_pb2.RenewEpisodesResponse()
+        for each in ids:
+            result = next(renewed) if isinstance(each, str) else each
+            if isinstance(result, TrialgymError):
+                response.results.add(failure=failure(result))
+            else:
+                response.results.add(expire_time=convert.timestamp(result))
+        return response
 
     async def CancelEpisode(self, request: workflow_service_pb2.CancelEpisodeRequest, context: Context) -> episode_pb2.Episode:
         live = await self._engine.cancel(names.parse_episode(request.name))
@@ -194,7 +203,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         episode_id = names.parse_episode(request.parent, "parent")
         size = paging.page_size(request.page_size, 100, 256)
         cursor = paging.read_token(request.page_token, "ListTransitions", request.parent)
-        after = 0 if cursor is None else int(cursor)
+        after = 0 if cursor is None else paging.number(cursor)
         live, entries = await self._engine.transitions(episode_id, after=after, limit=size)
         response, shown_bytes, last = workflow_service_pb2.ListTransitionsResponse(), 0, after
         for entry in entries:
@@ -319,23 +328,32 @@ def _check_batch(count: int, field: str) -> None:
 def _check_distinct(given: Sequence[str], field: str) -> None:
     seen: dict[str, int] = {}
     for index, name in enumerate(given):
+        if not name:
+            continue  # its own item says that it is required
         first = seen.setdefault(name, index)
         if first != index:
             raise InvalidField(field.format(index), f"{name[:80]} stands at {field.format(first)} already; name each episode once")
 
 
+def _id_or_error(name: str, field: str) -> str | TrialgymError:
+    try:
+        return names.parse_episode(name, field)
+    except InvalidField as error:
+        return error
+
+
 def _ttl_ms(ttl: Duration | None) -> int | None:
-    return None if ttl is None else convert.ttl_ms(ttl.ToTimedelta().total_seconds(), "ttl")
+    return None if ttl is None else convert.ttl_ms(ttl, "ttl")
 
 
 def _cursor(text: str) -> Cursor:
     create_ms, _, episode_id = text.partition(":")
-    return Cursor(int(create_ms), episode_id)
+    return Cursor(paging.number(create_ms), episode_id)
 
 
 def _position(token: str) -> int | None:
     try:
         position = paging.read_token(token, "WatchEpisodes")
+        return None if position is None else paging.number(position)
     except InvalidPageToken as error:
         raise InvalidField("resume_token", "was not made by WatchEpisodes; watch without it") from error
-    return None if position is None else int(position)

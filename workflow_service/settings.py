@@ -8,13 +8,13 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from trialgym.rpc.settings import ServerSettings
+from trialgym.rpc.settings import ServerSettings, check_address
 
 _SQLITE = "sqlite:"
 
 
 class WorkflowSettings(ServerSettings):
-    """Everything that can be set, validated once."""
+    """Holds episodes and steps them. A setting is a flag, or a variable: --max-watches is TRIALGYM_WORKFLOW_MAX_WATCHES."""
 
     model_config = SettingsConfigDict(env_prefix="TRIALGYM_WORKFLOW_", cli_prog_name="python -m workflow_service")
 
@@ -29,6 +29,12 @@ class WorkflowSettings(ServerSettings):
     default_ttl_s: float = Field(default=900, ge=1, le=86_400, description="seconds of a lease that does not say how long")
     retention_s: float = Field(default=86_400, ge=1, description="seconds that an ended episode stays readable")
     sweep_interval_s: float = Field(default=5, gt=0, le=3600, description="seconds between sweeps of expired episodes")
+
+    @field_validator("grader")
+    @classmethod
+    def _can_be_called(cls, value: str) -> str:
+        check_address(value.removeprefix("dns:///"))
+        return value
 
     @field_validator("store")
     @classmethod

@@ -29,6 +29,9 @@ MAX_CONNECTION_AGE_GRACE_S = 45
 CLIENT_RECEIVE_BYTES = 4 * 1024 * 1024
 """The default of every language's client; our answers stay below it."""
 SERVER_RECEIVE_BYTES = 8 * 1024 * 1024
+"""The largest request by the contract."""
+SERVER_TRANSPORT_BYTES = 2 * SERVER_RECEIVE_BYTES
+"""gRPC's own limit. What lies between the two is refused in our words and with our code, for gRPC's code says \"wait\"."""
 
 DEFAULT_DEADLINE_S = 10.0
 MAX_DEADLINE_S = 30.0
@@ -104,7 +107,7 @@ def server_options(*, max_connection_age_s: float = MAX_CONNECTION_AGE_S, grace_
         # A client resolves names anew only when a connection ends, so connections end now and then.
         ("grpc.max_connection_age_ms", int(max_connection_age_s * 1000)),
         ("grpc.max_connection_age_grace_ms", int(grace_s * 1000)),
-        ("grpc.max_receive_message_length", SERVER_RECEIVE_BYTES),
+        ("grpc.max_receive_message_length", SERVER_TRANSPORT_BYTES),
     ]
 
 

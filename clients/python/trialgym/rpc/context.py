@@ -43,7 +43,7 @@ def budget_s(share: float = 1.0) -> float:
         raise RuntimeError("no deadline is known here: only a call being served may call another service")
     left = call.remaining_s()
     if left <= 0:
-        raise DeadlineExceeded("the call's time ran out before the work was done; nothing was committed")
+        raise DeadlineExceeded("the call's time ran out and nothing was committed; send it again with more time")
     return left * share
 
 

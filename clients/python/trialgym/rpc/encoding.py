@@ -100,7 +100,8 @@ def _write(value: Any, emit: Callable[[bytes], None]) -> None:
 
 
 def _write_message(message: Message, emit: Callable[[bytes], None]) -> None:
-    present = message.ListFields()  # by field number; a default without presence is not in it
+    # By field number, without defaults that have no presence. Of those the runtimes disagree on -0.0, so it is left out here.
+    present = [(f, v) for f, v in message.ListFields() if type(v) is not float or v != 0.0 or f.has_presence]
     emit(b"P" + _pack_length(len(present)))
     for field, value in present:
         _write(field.number, emit)

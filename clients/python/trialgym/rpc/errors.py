@@ -7,10 +7,11 @@ answer back into the same class. Every error has two texts: the public one here,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import grpc
 from google.protobuf import duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from trialgym.v1 import error_pb2
@@ -28,7 +29,8 @@ _PREFIX = "ERROR_REASON_"
 
 def printable(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
     """`text` as at most `limit` printable ASCII characters; whatever is not is escaped."""
-    safe = text.encode("ascii", "backslashreplace").decode("ascii")
+    head = text[: limit + 1]  # every character becomes one or more, so a megabyte need not be escaped to be cut
+    safe = head.encode("ascii", "backslashreplace").decode("ascii")
     safe = "".join(c if " " <= c <= "~" else f"\\x{ord(c):02x}" for c in safe)
     return safe if len(safe) <= limit else safe[: limit - 3] + "..."
 
@@ -48,6 +50,10 @@ class TrialgymError(Exception):
         self.metadata = {k: printable(v, _METADATA_VALUE_BYTES) for k, v in (metadata or {}).items()}
         self.retry_after_ms = retry_after_ms
         super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, also to another process: a pool of workers must not hang on an error that it cannot rebuild."""
+        return _revive, (type(self), self.message, self.metadata, self.retry_after_ms, self.code)
 
     @property
     def reason_name(self) -> str:
@@ -178,7 +184,7 @@ class Quota(Busy):
 
 
 class Unavailable(TrialgymError):
-    """Nothing was committed: send the call again, with the same request_id."""
+    """Nothing was committed, or the answer was lost on the way: send the call again, with the same request_id."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
@@ -282,14 +288,19 @@ def failure(error: TrialgymError) -> error_pb2.Failure:
     )
 
 
-def _build(
-    code: grpc.StatusCode, reason: int, message: str, metadata: Mapping[str, str], retry_after_ms: int | None
+def _revive(
+    cls: type[TrialgymError], message: str, metadata: Mapping[str, str], retry_after_ms: int | None, code: grpc.StatusCode
 ) -> TrialgymError:
-    cls = BY_REASON.get(reason) or _BY_CODE.get(code, TrialgymError)
     error = cls.__new__(cls)
     TrialgymError.__init__(error, message, metadata=metadata, retry_after_ms=retry_after_ms)
     error.__dict__["code"] = code  # what came, also where a newer server sends a code of its own for a known reason
     return error
+
+
+def _build(
+    code: grpc.StatusCode, reason: int, message: str, metadata: Mapping[str, str], retry_after_ms: int | None
+) -> TrialgymError:
+    return _revive(BY_REASON.get(reason) or _BY_CODE.get(code, TrialgymError), message, metadata, retry_after_ms, code)
 
 
 def from_failure(failed: error_pb2.Failure) -> TrialgymError:
@@ -304,20 +315,32 @@ def from_rpc_error(error: grpc.RpcError) -> TrialgymError:
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     message = (error.details() if hasattr(error, "details") else None) or str(error)
     trailers: Iterable[tuple[str, str | bytes]] = getattr(error, "trailing_metadata", tuple)() or ()
-    for key, value in trailers:
-        if key != _DETAILS_KEY or not isinstance(value, bytes):
-            continue
-        status = status_pb2.Status.FromString(value)
-        info, wait = error_details_pb2.ErrorInfo(), None
-        for detail in status.details:
+    details = next((value for key, value in trailers if key == _DETAILS_KEY and isinstance(value, bytes)), b"")
+    info, wait = _read_details(details)
+    if info.domain == DOMAIN:
+        names = error_pb2.ErrorReason.keys()
+        reason = error_pb2.ErrorReason.Value(_PREFIX + info.reason) if _PREFIX + info.reason in names else 0
+        return _build(code, reason, message, dict(info.metadata), wait)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in message:
+        # gRPC's own limit has the code of a full server, but waiting does not make the message smaller.
+        return _revive(RequestError, f"{message}; send or ask for less at a time", {}, None, code)
+    return _build(code, 0, message, {}, wait)
+
+
+_TOO_LARGE = "message larger than max"
+
+
+def _read_details(details: bytes) -> tuple[error_details_pb2.ErrorInfo, int | None]:
+    """The ErrorInfo of an answer and the wait it asks for in milliseconds; empty where a proxy left none or mangled them."""
+    info, wait = error_details_pb2.ErrorInfo(), None
+    try:
+        for detail in status_pb2.Status.FromString(details).details:
             if detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
                 retry = error_details_pb2.RetryInfo()
                 detail.Unpack(retry)
-                wait = retry.retry_delay.ToMilliseconds()
-            else:
+                wait = max(0, retry.retry_delay.ToMilliseconds())
+            elif detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
                 detail.Unpack(info)
-        if info.domain == DOMAIN:
-            names = error_pb2.ErrorReason.keys()
-            reason = error_pb2.ErrorReason.Value(_PREFIX + info.reason) if _PREFIX + info.reason in names else 0
-            return _build(code, reason, message, dict(info.metadata), wait)
-    return _build(code, 0, message, {}, None)
+    except DecodeError:
+        return error_details_pb2.ErrorInfo(), None
+    return info, wait

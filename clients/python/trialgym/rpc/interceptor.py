@@ -15,10 +15,11 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 from trialgym.rpc import errors
 from trialgym.rpc.admission import Admission, Budget
-from trialgym.rpc.channel import DEFAULT_DEADLINE_S, MAX_DEADLINE_S
+from trialgym.rpc.channel import DEFAULT_DEADLINE_S, MAX_DEADLINE_S, SERVER_RECEIVE_BYTES
 from trialgym.rpc.context import Call, serving
 
 # Quoted: generic in the published types only.
@@ -54,7 +55,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Ends every open stream with DRAINING, so that its client resumes elsewhere."""
         self._draining = True
         for task in self._streams:
-            task.cancel("draining")
+            task.cancel(_DRAINING)
 
     async def intercept_service(
         self,
@@ -64,26 +65,34 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Gives gRPC the wrapped handler of the method called."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith(OURS):
-            return handler
+        if handler is None:
+            return None
         known = self._wrapped.get(method)
         if known is None or known[0] is not handler:
-            known = self._wrapped[method] = (handler, self._wrap(method, handler))
+            wrapped = self._wrap(method, handler) if method.startswith(OURS) else self._wrap_foreign(method, handler)
+            known = self._wrapped[method] = (handler, wrapped)
         return known[1]
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
-        codec = (handler.request_deserializer, handler.response_serializer)
+        codec = (_reading(handler.request_deserializer), handler.response_serializer)
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary, self.admission.calls), *codec)
-        if handler.stream_unary:
-            return grpc.stream_unary_rpc_method_handler(self._unary(method, handler.stream_unary, self.admission.calls), *codec)
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream, self.admission.watches), *codec)
         if handler.stream_stream:
             return grpc.stream_stream_rpc_method_handler(
                 self._stream(method, handler.stream_stream, self.admission.streams), *codec
             )
-        raise TypeError(f"{method} has no behaviour")
+        raise TypeError(f"{method} is no kind of method that the contract has")
+
+    def _wrap_foreign(self, method: str, handler: Handler) -> Handler:
+        """Health and reflection: their streams end when the server drains, which would otherwise wait for them in vain."""
+        codec = (handler.request_deserializer, handler.response_serializer)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream, None), *codec)
+        if handler.stream_stream:
+            return grpc.stream_stream_rpc_method_handler(self._stream(method, handler.stream_stream, None), *codec)
+        return handler
 
     def _unary(self, method: str, inner: Callable[..., Any], budget: Budget) -> Callable[..., Any]:
         name = method.rpartition("/")[2]
@@ -93,20 +102,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             seconds = DEFAULT_DEADLINE_S if asked is None else min(asked, MAX_DEADLINE_S)
             started = time.monotonic()
             served = Call(method, _call_id(context), started + seconds)
+            # Up to the longest deadline gRPC itself ends the call.
+            timer = asyncio.timeout(None if asked is not None and asked <= MAX_DEADLINE_S else seconds)
             error: errors.TrialgymError
             with structlog.contextvars.bound_contextvars(call_id=served.call_id, method=name), serving(served):
                 try:
                     budget.take()
                     try:
-                        if asked is not None and asked <= MAX_DEADLINE_S:
-                            response = await inner(request, context)  # gRPC itself ends the call at its deadline
-                        else:
-                            async with asyncio.timeout(seconds):
-                                response = await inner(request, context)
+                        async with timer:
+                            response = await inner(_read(request), context)
                     finally:
                         budget.give_back()
                 except BaseException as raised:
-                    error = self._judge(raised, context)
+                    error = _out_of_time() if timer.expired() and isinstance(raised, TimeoutError) else self._judge(raised, context)
                 else:
                     self._note(name, started, None)
                     return response
@@ -115,39 +123,51 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _stream(self, method: str, inner: Callable[..., Any], budget: Budget) -> Callable[..., Any]:
+    def _stream(self, method: str, inner: Callable[..., Any], budget: Budget | None) -> Callable[..., Any]:
+        """A handler that writes its answers itself. As a generator it could be closed outside of its task, and of its context."""
         name = method.rpartition("/")[2]
 
-        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        async def call(request: Any, context: Context) -> None:
             started = time.monotonic()
             # A stream has no end of its own; what it does for each message has a deadline of its own.
             served = Call(method, _call_id(context), started + _FOREVER_S)
-            task = asyncio.current_task()
-            assert task is not None  # noqa: S101 - gRPC runs every handler in a task
             error: errors.TrialgymError | None = None
             with structlog.contextvars.bound_contextvars(call_id=served.call_id, method=name), serving(served):
                 try:
-                    if self._draining:
-                        raise _draining()
-                    budget.take()
-                    self._streams.add(task)
-                    answers = inner(request, context)
-                    try:
-                        async for answer in answers:
-                            yield answer
-                    finally:
-                        await answers.aclose()
-                        self._streams.discard(task)
-                        budget.give_back()
-                except GeneratorExit:
-                    raise
+                    await self._answer(inner, request, context, budget)
                 except BaseException as raised:
                     error = self._judge(raised, context)
-                self._note(name, started, error)
+                if budget is not None:
+                    self._note(name, started, error)
             if error is not None:
                 await _abort(context, error)
 
         return call
+
+    async def _answer(self, inner: Callable[..., Any], request: Any, context: Context, budget: Budget | None) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - gRPC runs every handler in a task
+        if self._draining:
+            raise _draining()
+        if budget is not None:
+            budget.take()
+        self._streams.add(task)
+        try:
+            answers = inner(_Requests(request) if hasattr(request, "__aiter__") else _read(request), context)
+            if not hasattr(answers, "__aiter__"):
+                await answers  # it writes its answers itself, too
+                return
+            try:
+                async for answer in answers:
+                    await context.write(answer)
+                    if self._draining:
+                        raise _draining()
+            finally:
+                await answers.aclose()
+        finally:
+            self._streams.discard(task)
+            if budget is not None:
+                budget.give_back()
 
     def _judge(self, raised: BaseException, context: Context) -> errors.TrialgymError:
         """The error to send for what a handler raised; raises again what must go on."""
@@ -156,13 +176,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 raise raised
             case errors.TrialgymError():
                 return raised
-            case TimeoutError():
-                return errors.DeadlineExceeded("the call's time ran out before the work was done; nothing was committed")
+            case asyncio.CancelledError() if self._draining and _DRAINING in raised.args:
+                return _draining()
+            case asyncio.CancelledError() if context.cancelled() or context.done():
+                # Nobody waits for the answer: the client left, or its deadline passed. What was committed stays committed.
+                _log.info("call left by its client")
+                raise raised
             case asyncio.CancelledError():
-                if self._draining and "draining" in raised.args:
-                    return _draining()
-                if context.cancelled() or context.done():
-                    raise raised
                 # The call itself lives on, so silence would hang its client until the deadline.
                 return errors.CancelledElsewhere("work shared with another call was cancelled; send the call again")
             case _:
@@ -184,8 +204,58 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         _log.info("call", code="OK", ms=taken_ms)
 
 
+class _Unreadable:
+    """Stands for a request that could not be read; gRPC would answer it with UNKNOWN and a traceback in the log."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+
+
+def _reading(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    assert deserialize is not None  # noqa: S101 - every method of the contract has a request type
+
+    def read(data: bytes) -> Any:
+        if len(data) > SERVER_RECEIVE_BYTES:
+            return _Unreadable(f"is {len(data)} bytes long, at most {SERVER_RECEIVE_BYTES} are allowed; send less at a time")
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Unreadable("is no message of this method's request type; texts must be valid UTF-8")
+
+    return read
+
+
+def _read(request: Any) -> Any:
+    if type(request) is _Unreadable:
+        raise errors.InvalidField("request", request.problem)
+    return request
+
+
+class _Requests:
+    """The requests of a stream. Raises InvalidField for one that cannot be read."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = aiter(requests)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _read(await anext(self._requests))
+
+
+_DRAINING = "draining"
+"""Marks the cancellation of a stream by the server itself."""
+
+
 def _facts(error: errors.TrialgymError) -> dict[str, str]:
     return {"incident": error.metadata["incident"]} if "incident" in error.metadata else {}
+
+
+def _out_of_time() -> errors.DeadlineExceeded:
+    return errors.DeadlineExceeded(
+        "the call's time ran out; send it again with more time, a step with the same request_id, which is never executed twice"
+    )
 
 
 def _draining() -> errors.Draining:
@@ -194,7 +264,7 @@ def _draining() -> errors.Draining:
 
 def _call_id(context: Context) -> str:
     for key, value in context.invocation_metadata() or ():
-        if key == _ID_KEY and isinstance(value, str):
+        if key == _ID_KEY and isinstance(value, str) and value:
             return errors.printable(value, 64)
     return secrets.token_hex(4)
 

@@ -93,31 +93,38 @@ async def start(
             "choose another with --listen, or stop the process that holds it"
         ) from error
     await server.start()
-    host = settings.listen.rpartition(":")[0]
-    running = RunningServer(service, f"{host}:{port}", port, server, servicer, interceptor, settings)
+    address = settings.listen if settings.listen.startswith("unix:") else f"{settings.listen.rpartition(':')[0]}:{port}"
+    running = RunningServer(service, address, port, server, servicer, interceptor, settings)
     await servicer.set("", _SERVING)
     await running.set_ready(ready)
     _log.info("serving", address=running.address)
     return running
 
 
-async def run_until_signalled(running: RunningServer) -> None:
+class StopSignals:
+    """SIGTERM and SIGINT as events, from now on in this event loop; made first, so that one that comes early is not missed."""
+
+    def __init__(self) -> None:
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, self._take)
+
+    def _take(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def run_until_signalled(running: RunningServer, signals: StopSignals | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then drains. A second signal cuts the drain short."""
-    loop = asyncio.get_running_loop()
-    first, second = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (second if first.is_set() else first).set()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, on_signal)
-    await first.wait()
+    signals = signals or StopSignals()
+    await signals.first.wait()
     _log.info("draining", delay_s=running.settings.drain_delay_s, grace_s=running.settings.drain_grace_s)
     drain = asyncio.create_task(running.drain())
-    hurry = asyncio.create_task(second.wait())
+    hurry = asyncio.create_task(signals.second.wait())
     await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
-    if not drain.done():
+    hurry.cancel()
+    if drain.done():
+        await drain
+    else:
         drain.cancel()
         await running.server.stop(None)
-    hurry.cancel()
     _log.info("stopped")
