@@ -193,7 +193,9 @@ def drift_for_power(
         high *= 1.5
         if high > 1e3:
             raise ValueError(f"no effect gives the power {power:g}: the lower bounds stop too many trials")
-    return float(brentq(deficit, -10.0, high, xtol=1e-9))
+    # Only a power below the level itself needs a drift below 0.
+    low = 0.0 if deficit(0.0) < 0 else -10.0
+    return float(brentq(deficit, low, high, xtol=1e-9))
 
 
 def inflation_factor(drift: float, *, alpha: float = 0.025, power: float = 0.80) -> float:

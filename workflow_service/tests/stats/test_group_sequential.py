@@ -277,3 +277,12 @@ def test_arguments_out_of_range() -> None:
         spending_boundaries((0.5, 1.0), spending_times=(1.0,))
     with pytest.raises(ValueError, match="lower bounds stop"):
         drift_for_power((0.5, 1.0), (math.inf, 2.0), lower=(math.inf, 2.0))
+
+
+def test_drift_for_any_power() -> None:
+    """No drift has the level as its power, less power a drift against the drug."""
+    times = equal_fractions(3)
+    bounds = spending_boundaries(times)
+    assert drift_for_power(times, bounds, power=0.025) == pytest.approx(0, abs=1e-6)
+    assert drift_for_power(times, bounds, power=0.01) < 0
+    assert drift_for_power(times, bounds, power=0.999) > drift_for_power(times, bounds, power=0.9) > 3.24
