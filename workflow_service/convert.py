@@ -304,7 +304,9 @@ def labels(given: Mapping[str, str], field: str) -> tuple[tuple[str, str], ...]:
 def ttl_ms(ttl: Duration, field: str) -> int:
     """A lease's length in milliseconds. Raises InvalidField beyond its bounds, and for what is no duration."""
     seconds = ttl.seconds + ttl.nanos / 1e9
-    if abs(ttl.nanos) >= 1_000_000_000 or not MIN_TTL_S <= seconds <= MAX_TTL_S:
+    if abs(ttl.nanos) >= 1_000_000_000 or ttl.seconds * ttl.nanos < 0:
+        raise InvalidField(field, f"is no duration: {ttl.seconds} s and {ttl.nanos} ns; both need one sign, and ns less than 1e9")
+    if not MIN_TTL_S <= seconds <= MAX_TTL_S:
         raise InvalidField(field, f"must be {MIN_TTL_S:g} second to {MAX_TTL_S:g} seconds, not {seconds:g}")
     return round(seconds * 1000)
 

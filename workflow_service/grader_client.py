@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -28,13 +30,20 @@ from workflow_service.domain.environment import Grade, GradeCall
 from workflow_service.grader_port import GRADER_SHARE, PublicTask
 from workflow_service.ports import Clock
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _log = structlog.get_logger("trialgym.grader")
+
+_OF_A_BATCH = re.compile(r"^requests\[\d+\]\.")
 
 _FRESH_MS = 30_000
 """How long a task's name is trusted to stand for the same edition."""
 
 _CACHED_TASKS = 1_024
 _BATCH = 256
+_BATCH_BYTES = 4 * 1024 * 1024
+"""Well below what the grader takes, since a step's envelope and a grading's differ in size."""
 
 
 class GrpcGrader:
@@ -47,7 +56,7 @@ class GrpcGrader:
         self._target = target
         self._clock = clock
         self._by_digest: OrderedDict[str, PublicTask] = OrderedDict()
-        self._by_name: dict[str, tuple[int, str]] = {}
+        self._by_name: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     async def close(self) -> None:
         """Closes the channel."""
@@ -67,11 +76,14 @@ class GrpcGrader:
             )
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, "name") from error
-        task = convert.public_task(message)
-        self._by_name[name] = (self._clock(), task.content_digest)
-        self._by_digest[task.content_digest] = task
-        while len(self._by_digest) > _CACHED_TASKS:
-            self._by_digest.popitem(last=False)
+        try:
+            task = convert.public_task(message)
+        except ValueError as error:
+            raise VersionMismatch(
+                f"{name} is of a kind that this server does not know; use a server of the grader's version"
+            ) from error
+        _keep(self._by_name, name, (self._clock(), task.content_digest))
+        _keep(self._by_digest, task.content_digest, task)
         if digest and task.content_digest != digest:
             raise _other_edition(name)
         return task
@@ -80,8 +92,8 @@ class GrpcGrader:
         """See GraderPort."""
         if len(calls) == 1:
             return [await self._grade_one(calls[0])]
-        chunks = [calls[i : i + _BATCH] for i in range(0, len(calls), _BATCH)]
-        return [grade for chunk in await asyncio.gather(*map(self._grade_many, chunks)) for grade in chunk]
+        chunks = await asyncio.gather(*map(self._grade_many, _chunks(calls)))
+        return [grade for chunk in chunks for grade in chunk]
 
     async def _grade_one(self, call: GradeCall) -> Grade | TrialgymError:
         try:
@@ -100,6 +112,8 @@ class GrpcGrader:
             return [self._failure(error, "")] * len(calls)
         except DeadlineExceeded as error:
             return [error] * len(calls)
+        if len(response.results) != len(calls):
+            return [self._translate(TrialgymError(f"{len(response.results)} results for {len(calls)} requests"), "")] * len(calls)
         return [
             _checked(convert.grade(result.response.score), call)
             if result.HasField("response")
@@ -116,15 +130,39 @@ class GrpcGrader:
             case NotFound() | VersionMismatch():
                 return error
             case InvalidField():
+                path = _OF_A_BATCH.sub("", error.field)
+                if not path.startswith(("submission", "name")):
+                    return VersionMismatch(f"the grader no longer takes this episode's {path}; start a new episode")
                 # The same message came through our own checks, so its path is the only thing to translate.
-                return InvalidField(f"{field}{error.field}", error.message.partition(": ")[2])
+                return InvalidField(f"{field}{path}", error.message.partition(": ")[2])
             case DeadlineExceeded():
                 return DeadlineExceeded("the grader did not answer in time; nothing was committed, send the step again")
             case _:
                 _log.warning("grader failed", target=self._target, code=error.code.name, cause=error.message)
                 return GraderUnavailable(
-                    "the grader did not answer; nothing was committed, send the call again with the same request_id"
+                    "the grader did not answer; nothing was committed, send the call again with the same request_id",
+                    retry_after_ms=error.retry_after_ms,
                 )
+
+
+def _keep(cache: OrderedDict[K, V], key: K, value: V) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > _CACHED_TASKS:
+        cache.popitem(last=False)
+
+
+def _chunks(calls: Sequence[GradeCall]) -> list[list[GradeCall]]:
+    """The calls in batches that the grader takes, by number and by size."""
+    chunks: list[list[GradeCall]] = []
+    size = _BATCH_BYTES
+    for call in calls:
+        size += len(call.submission.content) + 256
+        if size > _BATCH_BYTES or len(chunks[-1]) == _BATCH:
+            chunks.append([])
+            size = len(call.submission.content) + 256
+        chunks[-1].append(call)
+    return chunks
 
 
 def _checked(grade: Grade, call: GradeCall) -> Grade | TrialgymError:

@@ -12,10 +12,13 @@ from trialgym.rpc import names, paging
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import (
     BatchTooLarge,
+    DeadlineExceeded,
+    GraderUnavailable,
     InvalidField,
     InvalidPageToken,
     NotFound,
     TrialgymError,
+    Unavailable,
     failure,
 )
 from trialgym.rpc.turns import Turns
@@ -142,7 +145,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             await turns.give()
             try:
                 if isinstance(answer, TrialgymError):
-                    raise answer
+                    raise _below(f"requests[{index}].", answer)
                 results[index].response.CopyFrom(await self._answer(answer, request.requests[index].view))
             except TrialgymError as error:
                 results[index].failure.CopyFrom(failure(error))
@@ -151,7 +154,10 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     async def StreamSteps(
         self, request_iterator: AsyncIterator[workflow_service_pb2.StreamStepsRequest], context: Context
     ) -> AsyncIterator[workflow_service_pb2.StreamStepsResponse]:
-        async for response in answer_stream(request_iterator, self._step):
+        async def step(request: workflow_service_pb2.StepEpisodeRequest) -> workflow_service_pb2.StepEpisodeResponse:
+            return await self._step(request, "request.")
+
+        async for response in answer_stream(request_iterator, step):
             yield response
 
     async def ForkEpisode(self, request: workflow_service_pb2.ForkEpisodeRequest, context: Context) -> episode_pb2.Episode:
@@ -160,6 +166,8 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         request_id = names.check_request_id(request.request_id)
         labels = convert.labels(request.labels, "labels")
         ttl_ms = _ttl_ms(request.ttl if request.HasField("ttl") else None)
+        if request.view in (_VIEW.OBSERVATION_VIEW_UNSPECIFIED, _VIEW.OBSERVATION_VIEW_FULL):
+            await self._fetch_materials(source)
         live = await self._engine.fork(
             source,
             request.at_step,
@@ -258,12 +266,31 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     ) -> curriculum_pb2.Curriculum:
         raise NotFound("no curriculum")
 
-    async def _step(self, request: workflow_service_pb2.StepEpisodeRequest) -> workflow_service_pb2.StepEpisodeResponse:
-        convert.check_view(request.view, "view")
-        answer = (await self._engine.step([convert.step_command(request)]))[0]
+    async def _step(
+        self, request: workflow_service_pb2.StepEpisodeRequest, at: str = ""
+    ) -> workflow_service_pb2.StepEpisodeResponse:
+        """One step. `at` is the request's own path in the message that carried it, with a dot."""
+        convert.check_view(request.view, f"{at}view")
+        command = convert.step_command(request, at)
+        if request.view == _VIEW.OBSERVATION_VIEW_FULL:
+            await self._fetch_materials(command.episode_id)
+        answer = (await self._engine.step([command]))[0]
         if isinstance(answer, TrialgymError):
-            raise answer
-        return await self._answer(answer, request.view)
+            raise _below(at, answer)
+        try:
+            return await self._answer(answer, request.view)
+        except (Unavailable, DeadlineExceeded) as error:
+            raise GraderUnavailable(
+                "the step is committed, but the materials of its observation could not be had; send it again with the same "
+                "request_id, or read the episode"
+            ) from error
+
+    async def _fetch_materials(self, episode_id: str) -> None:
+        """Has the open materials at hand before anything is committed, so that a dead grader refuses instead of half answering."""
+        live = await self._engine.get(episode_id)
+        seen, _ = await self._engine.observation(live, live.head.step)
+        for packet in seen.review_packets:
+            await self._grader.get_task(packet.task, digest=packet.content_digest)
 
     async def _answer(self, answer: StepAnswer, view: int) -> workflow_service_pb2.StepEpisodeResponse:
         transition = convert.stored_transition(answer.live.episode_id, answer.step, answer.answer)
@@ -333,6 +360,11 @@ def _check_distinct(given: Sequence[str], field: str) -> None:
         first = seen.setdefault(name, index)
         if first != index:
             raise InvalidField(field.format(index), f"{name[:80]} stands at {field.format(first)} already; name each episode once")
+
+
+def _below(at: str, error: TrialgymError) -> TrialgymError:
+    """The engine's refusal of a step, with the path of a field made that of the message which carried the step."""
+    return InvalidField(f"{at}{error.field}", error.message.partition(": ")[2]) if isinstance(error, InvalidField) else error
 
 
 def _id_or_error(name: str, field: str) -> str | TrialgymError:
