@@ -255,7 +255,10 @@ def _look(truth: Truth, state: TrialState) -> Step:
 
 def _resize(state: TrialState, action: ModifySampleSize, first: bool) -> Step:
     changed = action.n_total != state.conduct.n_planned
-    after = replace(state, conduct=replace(state.conduct, n_planned=action.n_total))
+    protocol = state.protocol
+    if protocol.sample_size is not None:
+        protocol = replace(protocol, sample_size=replace(protocol.sample_size, n_total=action.n_total))
+    after = replace(state, protocol=protocol, conduct=replace(state.conduct, n_planned=action.n_total))
     text = f"The trial now plans {action.n_total} patients." if changed else "The planned number of patients is unchanged."
     return Step(after, text, changed, first)
 

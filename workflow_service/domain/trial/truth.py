@@ -17,7 +17,7 @@ from workflow_service.domain.trial.tiers import HARDNESS
 
 EFFECT_SPREAD = (0.96, 1.14)
 """A seed multiplies the effects by a uniform factor in this range."""
-RATE_SPREAD = (0.90, 1.10)
+RATE_SPREAD = (0.95, 1.05)
 """A seed multiplies prevalence, dropout, placebo response, toxicity and event rates by uniform factors in this range."""
 OPEN_LABEL_BIAS = (0.10, 0.25)
 """Bias in SD units for a subjective endpoint when everybody knows the allocation (trial science, C4)."""

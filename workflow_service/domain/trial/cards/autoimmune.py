@@ -10,7 +10,7 @@ AUTOIMMUNE_BIOLOGIC = Card(
     title="Biologic in rheumatoid arthritis",
     description="An IL-6 receptor antibody with seven doses to choose from, whose tolerated dose lies far above the best one.",
     disease="Rheumatoid arthritis with an inadequate response to methotrexate",
-    drug="A monoclonal antibody against the IL-6 receptor, infused once in four weeks",
+    drug="A monoclonal antibody against the IL-6 receptor, infused monthly (1 dose in four weeks)",
     background=(
         "Blocking the receptor lowers C-reactive protein within days. Anti-CCP antibodies mark erosive disease; whether they "
         "mark response to this class is disputed. Trials that admitted patients in low disease activity saw little room for "
