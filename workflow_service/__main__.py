@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from trialgym.rpc import logs, server
 from trialgym.rpc.errors import StoreUnavailable
@@ -20,9 +21,11 @@ from workflow_service.leases import sweep_forever
 from workflow_service.ports import Clock, system_clock
 from workflow_service.servicer import WorkflowServicer
 from workflow_service.settings import WorkflowSettings
+from workflow_service.starts import Starter
 from workflow_service.storage.base import EpisodeStore, StoreError
 from workflow_service.storage.memory import MemoryStore
 from workflow_service.storage.sqlite import SqliteStore
+from workflow_service.watch import watch
 
 SERVICE = workflow_service_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
@@ -55,7 +58,8 @@ async def running(
         cache=settings.cache_episodes,
     )
     await engine.recount()
-    servicer = WorkflowServicer(engine=engine, store=store, grader=grader, environments=environments, clock=clock)
+    starter = Starter(grader=grader, environments=environments, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
+    servicer = WorkflowServicer(engine=engine, starter=starter, grader=grader, watch=partial(watch, store))
     sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
     try:
         started = await server.start(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trialgym.rpc import mirror, names
+from trialgym.rpc import mirror, names, paging
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import InvalidField
 from trialgym.rpc.submissions import check_enum, check_enums, check_submission, check_text
@@ -38,6 +38,7 @@ from workflow_service.domain.rewards import Reward
 from workflow_service.domain.trial import actions as trial_actions
 from workflow_service.grader_port import PublicTask
 from workflow_service.stepping import StepCommand
+from workflow_service.storage.base import Cursor, Filter, Stored
 
 MAX_RAW_TEXT_BYTES = 4 * 1024
 MAX_LABELS = 16
@@ -217,6 +218,16 @@ def public_task(message: task_pb2.Task) -> PublicTask:
     )
 
 
+def task_request(name: str) -> grader_service_pb2.GetTaskRequest:
+    """Asks the grader for a task."""
+    return grader_service_pb2.GetTaskRequest(name=name)
+
+
+def batch_grade_request(calls: Iterable[GradeCall]) -> grader_service_pb2.BatchGradeRequest:
+    """Grading calls as the grader takes them together."""
+    return grader_service_pb2.BatchGradeRequest(requests=map(grade_request, calls))
+
+
 def grade_request(call: GradeCall) -> grader_service_pb2.GradeRequest:
     """A grading call as the grader takes it."""
     request = grader_service_pb2.GradeRequest(task=call.task.name, rubric=call.task.rubric, view=score_pb2.SCORE_VIEW_BASIC)
@@ -340,10 +351,49 @@ def timestamp(ms: int) -> Timestamp:
     return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
-def state_filter(state: int) -> EpisodeState | None:
-    """The state to list. Raises InvalidField for an unknown one."""
-    check_enum(state, episode_pb2.EpisodeState.DESCRIPTOR, "state")
-    return EpisodeState(state) if state else None
+# Lists and watches
+
+
+def episode_filter(request: workflow_service_pb2.ListEpisodesRequest) -> Filter:
+    """Which episodes to list. Raises InvalidField."""
+    check_enum(request.state, episode_pb2.EpisodeState.DESCRIPTOR, "state")
+    return Filter(
+        EpisodeState(request.state) if request.state else None,
+        names.parse_group(request.group) if request.group else "",
+        labels(request.labels, "labels"),
+    )
+
+
+def cursor_text(last: Stored) -> str:
+    """Where a page of episodes ended, as a text."""
+    return f"{last.start.create_ms}:{last.start.episode_id}"
+
+
+def cursor(text: str) -> Cursor:
+    """Where a page of episodes ended. Raises InvalidPageToken."""
+    create_ms, _, episode_id = text.partition(":")
+    return Cursor(paging.number(create_ms), episode_id)
+
+
+def stored(start: EpisodeStart, head: Head) -> Stored:
+    """An episode without its log."""
+    return Stored(start, head)
+
+
+def event_filter(request: workflow_service_pb2.WatchEpisodesRequest) -> Callable[[Event], bool]:
+    """Whether a watch wants an event. Raises InvalidField."""
+    ids = frozenset(names.parse_episode(name, f"names[{index}]") for index, name in enumerate(request.names))
+    group_id = names.parse_group(request.group) if request.group else ""
+    with_labels = set(labels(request.labels, "labels"))
+
+    def wanted(happened: Event) -> bool:
+        return (
+            (not ids or happened.episode_id in ids)
+            and (not group_id or happened.group_id == group_id)
+            and with_labels.issubset(happened.labels)
+        )
+
+    return wanted
 
 
 def event(happened: Event) -> workflow_service_pb2.EpisodeEvent:

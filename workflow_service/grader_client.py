@@ -24,7 +24,7 @@ from trialgym.rpc.errors import (
     from_failure,
     from_rpc_error,
 )
-from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc
+from trialgym.v1 import grader_service_pb2_grpc
 from workflow_service import convert
 from workflow_service.domain.environment import Grade, GradeCall
 from workflow_service.grader_port import GRADER_SHARE, PublicTask
@@ -71,9 +71,7 @@ class GrpcGrader:
             self._by_digest.move_to_end(wanted)
             return cached
         try:
-            message = await self._stub.GetTask(
-                grader_service_pb2.GetTaskRequest(name=name), timeout=budget_s(GRADER_SHARE), metadata=_metadata()
-            )
+            message = await self._stub.GetTask(convert.task_request(name), timeout=budget_s(GRADER_SHARE), metadata=_metadata())
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, "name") from error
         try:
@@ -105,7 +103,7 @@ class GrpcGrader:
         return _checked(convert.grade(response.score), call)
 
     async def _grade_many(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
-        request = grader_service_pb2.BatchGradeRequest(requests=map(convert.grade_request, calls))
+        request = convert.batch_grade_request(calls)
         try:
             response = await self._stub.BatchGrade(request, timeout=budget_s(GRADER_SHARE), metadata=_metadata())
         except grpc.aio.AioRpcError as error:

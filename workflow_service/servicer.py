@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +31,12 @@ from trialgym.v1 import (
     workflow_service_pb2_grpc,
 )
 from workflow_service import convert
-from workflow_service.domain.environment import TaskRef
-from workflow_service.domain.episode import EpisodeStart, Event
 from workflow_service.engine import Engine, id_for
 from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
-from workflow_service.ports import Clock, Environments
+from workflow_service.starts import Starter
 from workflow_service.stepping import StepAnswer
-from workflow_service.storage.base import Cursor, EpisodeStore, Filter, Stored
 from workflow_service.streaming import answer_stream
-from workflow_service.watch import watch
 
 MAX_BATCH = 256
 MAX_GROUP = 256
@@ -48,26 +44,26 @@ MAX_WATCHED = 256
 MAX_PAGE_BYTES = 3 * 1024 * 1024
 
 Context = Any
+Watch = Callable[..., AsyncIterator[tuple[int, Any]]]
+"""`watch.watch` over some store."""
+
 _VIEW = observation_pb2.ObservationView
 
 
 class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     """See protos/trialgym/v1/workflow_service.proto, which says what each method does."""
 
-    def __init__(
-        self, *, engine: Engine, store: EpisodeStore, grader: GraderPort, environments: Environments, clock: Clock
-    ) -> None:
+    def __init__(self, *, engine: Engine, starter: Starter, grader: GraderPort, watch: Watch) -> None:
         self._engine = engine
-        self._store = store
+        self._starter = starter
         self._grader = grader
-        self._environments = environments
-        self._clock = clock
+        self._watch = watch
 
     async def CreateEpisode(self, request: workflow_service_pb2.CreateEpisodeRequest, context: Context) -> episode_pb2.Episode:
         convert.check_view(request.view, "view")
         request_id = names.check_request_id(request.request_id)
         asked = convert.episode_request(request.episode)
-        start = await self._start(asked, id_for("episode", request_id))
+        start = await self._starter.start(asked, id_for("episode", request_id))
         live = (await self._engine.create([start]))[0]
         return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
 
@@ -80,7 +76,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             raise InvalidField("size", f"must be 1 to {MAX_GROUP}, not {request.size}")
         asked = convert.episode_request(request.episode, request.size)
         group_id = id_for("group", request_id)
-        first = await self._start(asked, "")
+        first = await self._starter.start(asked, "")
         starts = [
             replace(first, episode_id=f"{group_id}-{index}", group_id=group_id, group_index=index) for index in range(request.size)
         ]
@@ -100,13 +96,9 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         self, request: workflow_service_pb2.ListEpisodesRequest, context: Context
     ) -> workflow_service_pb2.ListEpisodesResponse:
         size = paging.page_size(request.page_size, 100, 1000)
-        wanted = Filter(
-            convert.state_filter(request.state),
-            names.parse_group(request.group) if request.group else "",
-            convert.labels(request.labels, "labels"),
-        )
+        wanted = convert.episode_filter(request)
         cursor = paging.read_token(request.page_token, "ListEpisodes", wanted)
-        found = await self._engine.find(wanted, after=None if cursor is None else _cursor(cursor), limit=size + 1)
+        found = await self._engine.find(wanted, after=None if cursor is None else convert.cursor(cursor), limit=size + 1)
         response, shown_bytes = workflow_service_pb2.ListEpisodesResponse(), 0
         for stored in found[:size]:
             message = convert.episode(stored.start, stored.head)
@@ -115,8 +107,8 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
                 break
             response.episodes.append(message)
         if len(found) > len(response.episodes):
-            last = found[len(response.episodes) - 1].start
-            response.next_page_token = paging.make_token(f"{last.create_ms}:{last.episode_id}", "ListEpisodes", wanted)
+            last = convert.cursor_text(found[len(response.episodes) - 1])
+            response.next_page_token = paging.make_token(last, "ListEpisodes", wanted)
         return response
 
     async def StepEpisode(
@@ -229,18 +221,8 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     ) -> AsyncIterator[workflow_service_pb2.WatchEpisodesResponse]:
         if len(request.names) > MAX_WATCHED:
             raise BatchTooLarge("names", len(request.names), MAX_WATCHED)
-        ids = frozenset(names.parse_episode(name, f"names[{index}]") for index, name in enumerate(request.names))
-        group_id = names.parse_group(request.group) if request.group else ""
-        labels = set(convert.labels(request.labels, "labels"))
-
-        def wanted(event: Event) -> bool:
-            return (
-                (not ids or event.episode_id in ids)
-                and (not group_id or event.group_id == group_id)
-                and labels.issubset(event.labels)
-            )
-
-        async for position, event in watch(self._store, wanted, after=_position(request.resume_token)):
+        wanted = convert.event_filter(request)
+        async for position, event in self._watch(wanted, after=_position(request.resume_token)):
             response = workflow_service_pb2.WatchEpisodesResponse(resume_token=paging.make_token(str(position), "WatchEpisodes"))
             if event is not None:
                 response.event.CopyFrom(convert.event(event))
@@ -298,26 +280,8 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             await self._fill(transition.observation, answer.live, answer.step, view)
         return workflow_service_pb2.StepEpisodeResponse(transition=transition, replayed=answer.replayed)
 
-    async def _start(self, asked: convert.EpisodeRequest, episode_id: str) -> EpisodeStart:
-        """What is fixed at the start of the episode asked for."""
-        try:
-            task = await self._grader.get_task(asked.task)
-        except NotFound as error:
-            raise NotFound(f"{asked.task} does not exist; ListTasks of the grader names those that do") from error
-        start = EpisodeStart(
-            episode_id=episode_id,
-            seed=asked.seed,
-            rules_version="",
-            ttl_ms=asked.ttl_ms or self._engine.limits.default_ttl_ms,
-            create_ms=self._clock(),
-            review=_task_ref(task, asked.rubric),
-            labels=asked.labels,
-            request_digest=asked.digest,
-        )
-        return replace(start, rules_version=self._environments.rules_version(start))
-
     async def _episode(self, live: Live, view: int) -> episode_pb2.Episode:
-        shown = self._engine.shown(Stored(live.start, live.head))
+        shown = self._engine.shown(convert.stored(live.start, live.head))
         message = convert.episode(shown.start, shown.head)
         message.observation.CopyFrom(await self._observation(live, live.head.step, view))
         return message
@@ -335,14 +299,6 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         if view == _VIEW.OBSERVATION_VIEW_FULL:
             tasks = [await self._grader.get_task(packet.task, digest=packet.content_digest) for packet in seen.review_packets]
         convert.fill_view(message, text, tasks)
-
-
-def _task_ref(task: PublicTask, rubric: str) -> TaskRef:
-    versions = dict(task.rubrics)
-    chosen = rubric or task.rubrics[0][0]
-    if chosen not in versions:
-        raise InvalidField("episode.review.rubric", f"{rubric[:80]!r} does not score this task; use one of {', '.join(versions)}")
-    return TaskRef(task.name, task.family, task.content_digest, chosen, task.max_steps, versions[chosen])
 
 
 def _check_batch(count: int, field: str) -> None:
@@ -376,11 +332,6 @@ def _id_or_error(name: str, field: str) -> str | TrialgymError:
 
 def _ttl_ms(ttl: Duration | None) -> int | None:
     return None if ttl is None else convert.ttl_ms(ttl, "ttl")
-
-
-def _cursor(text: str) -> Cursor:
-    create_ms, _, episode_id = text.partition(":")
-    return Cursor(paging.number(create_ms), episode_id)
 
 
 def _position(token: str) -> int | None:
