@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from workflow_service.domain.environment import ActionType, Observation, SubmitFindings
@@ -64,6 +65,8 @@ from workflow_service.domain.trial.view import ScenarioBrief, TrialObservation
 COHORT = 6
 TARGET_POWER = 0.95
 """Power for the smallest relevant effect that the expert buys where money and time allow."""
+PRIOR_SD = 0.1
+"""How far the expert thinks the effect may lie from the hypothesis, as a share of it."""
 PATIENT_TIERS = (Tier.WARMUP, Tier.BEGINNER, Tier.INTERMEDIATE)
 """Tiers at which an extra look is worth its price."""
 A = ActionType
@@ -250,5 +253,25 @@ def conclude(trial: TrialObservation) -> TrialAction:
         dose, decision = protocol.dosing_schedule.dose, Decision.EFFECTIVE
     else:
         population, dose, decision = ResponderPopulation.NONE, 0.0, Decision.NOT_EFFECTIVE
-    low, value, high = (min(max(each, -5.0), 5.0) for each in (result.effect.ci_lower, result.effect.value, result.effect.ci_upper))
-    return SynthesizeConclusion(ConclusionClaims(value, low, high, population, dose, decision))
+    value, half = _believed(trial) if result.significant else _as_estimated(trial)
+    claims = ConclusionClaims(value, max(value - half, -5.0), min(value + half, 5.0), population, dose, decision)
+    return SynthesizeConclusion(claims)
+
+
+def _as_estimated(trial: TrialObservation) -> tuple[float, float]:
+    """(effect, half-width of its interval) as the analysis gives them."""
+    if trial.primary_result is None:
+        return 0.0, 5.0
+    effect = trial.primary_result.effect
+    return min(max(effect.value, -4.9), 4.9), min((effect.ci_upper - effect.ci_lower) / 2, 9.0)
+
+
+def _believed(trial: TrialObservation) -> tuple[float, float]:
+    """The same, weighed with what was expected beforehand: a plausible effect lies near the hypothesis."""
+    value, half = _as_estimated(trial)
+    hypothesis = trial.protocol.hypothesis
+    if hypothesis is None:
+        return value, half
+    prior, prior_half = hypothesis.expected_effect, 2 * PRIOR_SD * hypothesis.expected_effect
+    weight = prior_half**2 / (prior_half**2 + half**2) if half > 0 else 1.0
+    return weight * value + (1 - weight) * prior, math.sqrt(weight) * half

@@ -18,6 +18,8 @@ PATIENTS_AT_DOSE = 6
 """Phase-I patients that a review wants at the planned dose."""
 PRUDENCE = 0.95
 """Share of the stated carriers and of the computed means that is counted on."""
+RESERVE = 0.97
+"""Share of the money that is planned with: how many candidates must be screened is chance."""
 FLOOR = 100
 """Patients of a phase II outside rare diseases."""
 DAYS_PER_MONTH = 30.4375
@@ -99,7 +101,7 @@ def affordable(
     """Patients that money and time allow after other plans (`spent_*`) and a follow-up of some weeks; rounded down to even."""
     passing = read(brief).carriers * ASSUMED_SENSITIVITY * PRUDENCE if enriched else 1.0
     screening = (1 / (ASSUMED_ACCEPTANCE * passing) - 1) * brief.screening_cost_usd
-    by_money = (trial.budget_left_usd - spent_usd) / (brief.patient_cost_usd + screening)
+    by_money = RESERVE * (trial.budget_left_usd - spent_usd) / (brief.patient_cost_usd + screening)
     by_time = (trial.days_left - spent_days - 7 * weeks) / DAYS_PER_MONTH * brief.accrual_per_month * passing * PRUDENCE
     n = int(max(min(by_money, by_time, brief.accessible_population, 5000), 2))
     return n - n % 2
