@@ -17,6 +17,9 @@ from workflow_service.ports import Codec, Environments
 from workflow_service.refusals import unknown
 from workflow_service.storage.base import EpisodeStore, Stored
 
+_SPARED = 16
+"""So many episodes in use are passed over when one must leave; the next time will do."""
+
 
 @dataclass(slots=True)
 class Live:
@@ -142,8 +145,12 @@ class LiveEpisodes:
         return state
 
     def _shrink(self) -> None:
-        for episode_id, live in list(self._cache.items()):
+        """Drops the least recently used episodes over the limit. One that is being stepped gets another round."""
+        for _ in range(len(self._cache) - self._limit + _SPARED):
             if len(self._cache) <= self._limit:
                 return
-            if not live.lock.locked():
+            episode_id, live = next(iter(self._cache.items()))
+            if live.lock.locked():
+                self._cache.move_to_end(episode_id)
+            else:
                 del self._cache[episode_id]

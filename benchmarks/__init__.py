@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks` measures the services beside what they are compared with, in one run."""
