@@ -212,7 +212,7 @@ class Stepper:
             return False
         plan.state = applied.state
         entry = Entry(step, command.request_id, command.payload_digest, command.encoded, answer)
-        plan.append = Append(live.episode_id, entry, head)
+        plan.append = Append(live.episode_id, entry, head, live.head.state_hash)
         return True
 
     async def _commit(self, plans: list[_Plan], results: dict[int, StepAnswer | TrialgymError]) -> list[int]:

@@ -2,8 +2,8 @@
 
 An episode is an append-only log of steps plus its start; its head names the last step, the state and the lease. The promises:
 
-* An append of step n commits only where the head is at step n - 1 and active; of several that race, one wins. That is the fence
-  between replicas, so a stale cache loses cleanly.
+* An append of step n commits only where the head is at step n - 1, active, under a lease that still runs, and in the state that
+  the step was computed from; of several that race, one wins. That is the fence between replicas, so a stale cache loses cleanly.
 * A batch is durable, as durable as the engine is set to be, before its call returns.
 * Creation is all or nothing.
 * Events rise in the order of commits, one for each change, and none is seen before the change is.
@@ -49,11 +49,16 @@ class NewEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A step to commit, and the head after it."""
+    """A step to commit, and the head after it.
+
+    `base_hash` is the state hash that the step was computed from; the head's `update_ms` is the instant at which the lease must
+    still run.
+    """
 
     episode_id: str
     entry: Entry
     head: Head
+    base_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +133,4 @@ class EpisodeStore(Protocol):
         """Events after a position, in order. Raises EventsPurged where some of them are no longer kept."""
 
     async def wait_past(self, position: int, timeout_s: float) -> None:
-        """Returns soon after an event later than `position` exists, or after the timeout."""
+        """Returns soon after an event later than `position` exists, or after the timeout, and not before either."""

@@ -21,6 +21,7 @@ class _Row:
     start: EpisodeStart
     head: Head
     log: list[Entry] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
 
 
 class MemoryStore:
@@ -45,7 +46,7 @@ class MemoryStore:
             return False
         for new in episodes:
             self._rows[new.start.episode_id] = _Row(new.start, new.head, list(new.entries))
-            self._emit(EventKind.CREATED, new.start, new.head)
+            self._emit(EventKind.CREATED, self._rows[new.start.episode_id])
         return True
 
     async def append(self, steps: Sequence[Append]) -> list[bool]:
@@ -53,11 +54,16 @@ class MemoryStore:
         results = []
         for step in steps:
             row = self._active(step.episode_id)
-            passed = row is not None and row.head.step == step.entry.step - 1
+            passed = (
+                row is not None
+                and row.head.step == step.entry.step - 1
+                and row.head.state_hash == step.base_hash
+                and row.head.expire_ms > step.head.update_ms
+            )
             if row is not None and passed:
                 row.log.append(step.entry)
                 row.head = step.head
-                self._emit(EventKind.STEPPED, row.start, row.head)
+                self._emit(EventKind.STEPPED, row)
             results.append(passed)
         return results
 
@@ -77,7 +83,7 @@ class MemoryStore:
         if row is None:
             return False
         row.head = replace(row.head, state=state, update_ms=now_ms, expire_ms=expire_ms)
-        self._emit(_ENDINGS[state], row.start, row.head)
+        self._emit(_ENDINGS[state], row)
         return True
 
     async def expire(self, episode_id: str, *, now_ms: int, expire_ms: int) -> bool:
@@ -105,7 +111,7 @@ class MemoryStore:
             return False
         row.log.clear()
         row.head = replace(row.head, deleted=True, update_ms=now_ms, expire_ms=expire_ms)
-        self._emit(EventKind.DELETED, row.start, row.head)
+        self._emit(EventKind.DELETED, row)
         return True
 
     async def find(self, filter_: Filter, *, after: Cursor | None, limit: int) -> list[Stored]:
@@ -130,11 +136,9 @@ class MemoryStore:
         """See EpisodeStore."""
         gone = [i for i, row in self._rows.items() if self._active(i) is None and row.head.expire_ms <= now_ms][:limit]
         for episode_id in gone:
-            del self._rows[episode_id]
-        dead = [position for position, event in self._events.items() if event.episode_id in set(gone)]
-        for position in dead:
-            del self._events[position]
-        self._purged_through = max([self._purged_through, *dead])
+            for position in self._rows.pop(episode_id).events:
+                del self._events[position]
+                self._purged_through = max(self._purged_through, position)
         return len(gone)
 
     async def count_active(self) -> int:
@@ -163,8 +167,9 @@ class MemoryStore:
             return None
         return row
 
-    def _emit(self, kind: EventKind, start: EpisodeStart, head: Head) -> None:
-        position = self._signal.position + 1
+    def _emit(self, kind: EventKind, row: _Row) -> None:
+        start, head, position = row.start, row.head, self._signal.position + 1
+        row.events.append(position)
         self._events[position] = Event(
             position, kind, start.episode_id, head.step, head.state, head.update_ms, start.group_id, start.labels
         )
