@@ -15,10 +15,17 @@ from trialgym.cli.exits import FAILED, OK
 from trialgym.cli.lines import BadLine, number, numbered, opened, parse_object
 from trialgym.cli.local import Session, session
 from trialgym.coercion import submission_from_dict
-from trialgym.rpc.errors import InvalidField, TrialgymError, Unavailable
+from trialgym.rpc.errors import InvalidField, RequestError, TrialgymError, Unavailable
 from trialgym.submissions import sendable
 from trialgym.v1 import finding_pb2, score_pb2
 from trialgym.v1 import grader_service_pb2 as gs
+
+
+class BadSheet(RequestError):
+    """A line holds no answer sheet."""
+
+    reason = InvalidField.reason
+
 
 CHUNK = 256
 """Lines that are graded before the first of them is printed."""
@@ -55,7 +62,7 @@ def _read(line: int, text: bytes) -> _Item:
     try:
         value = parse_object(text)
     except BadLine as error:
-        return _failed(line, InvalidField("line", str(error)), field=None)
+        return _failed(line, BadSheet(str(error)), field=None)
     task = value.get("task")
     if not isinstance(task, str) or not task:
         return _failed(line, InvalidField("task", "is required, as a text such as ae_classification"), field="task")

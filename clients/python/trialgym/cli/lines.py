@@ -12,6 +12,7 @@ from typing import IO, Any, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from trialgym.cli.columns import explain
 from trialgym.cli.exits import Refusal
 
 M = TypeVar("M", bound=Message)
@@ -55,7 +56,7 @@ def numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 def parse_object(line: bytes) -> dict[str, Any]:
     """The JSON object in a line. Raises BadLine."""
     try:
-        text = line.decode()
+        text = line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise BadLine(f"not UTF-8 (byte 0x{line[error.start]:02x})", len(line[: error.start].decode()) + 1) from error
     try:
@@ -75,18 +76,10 @@ def parse_message(line: bytes, message: type[M]) -> M:
     try:
         return json_format.ParseDict(value, message(), max_recursion_depth=50)
     except json_format.ParseError as error:
-        problem = str(error)
+        problem, column = explain(line.decode(), str(error))
+        raise BadLine(problem, column) from error
     except (ValueError, TypeError, RecursionError) as error:  # what the library lets through for values of odd types
-        problem = f"no {message.DESCRIPTOR.name}: {error}"
-    raise BadLine(problem.rstrip("."), _column_of(line.decode(), problem))
-
-
-def _column_of(text: str, problem: str) -> int:
-    """Where in the text the first thing stands that the problem quotes; 1 where that cannot be told."""
-    quoted = problem.split('"')[1::2]
-    places = [text.find(json.dumps(name)) for name in quoted]
-    found = [place for place in places if place >= 0]
-    return min(found) + 1 if found else 1
+        raise BadLine(f"no {message.DESCRIPTOR.name}: {error}") from error
 
 
 def _kind(value: object) -> str:

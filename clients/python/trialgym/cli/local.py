@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 FREE_PORT = "127.0.0.1:0"
 
+PATIENCE_S = 2.0
+"""Seconds to wait for a service that is starting; a wrong address is told after them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -49,7 +52,8 @@ async def _open(stack: AsyncExitStack, need: Service, target: str | None) -> aio
     if target is None:
         workflow, grader = await stack.enter_async_context(services(need))
         target = workflow if need == "workflow" else grader
-    connecting = aio.connect(target) if need == "workflow" else aio.connect(grader=target)
+    workflow_target, grader_target = (target, None) if need == "workflow" else (None, target)
+    connecting = aio.connect(workflow_target, grader=grader_target, connect_timeout=PATIENCE_S)
     return await stack.enter_async_context(connecting)
 
 

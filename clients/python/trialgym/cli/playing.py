@@ -101,7 +101,7 @@ async def _play(client: AsyncClient, wanted: Play, given: _Given | None, save: I
             trajectories.write_transition(save, step.info["transition"])
     shown.end(episode, actions, steps)
     if not episode.done and not wanted.as_json:
-        console.print(f"The actions are used up and {episode.name} is still active.", style="dim")
+        console.print(f"The actions are used up and {episode.name} is still active.", style="dim", soft_wrap=True)
     return code
 
 

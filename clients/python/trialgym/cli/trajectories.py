@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from google.protobuf import json_format
 
+from trialgym.cli.columns import explain
 from trialgym.cli.exits import Refusal
 from trialgym.cli.lines import BadLine, message_line, name_of, numbered, opened, parse_object
 from trialgym.flows.episodes import restart
@@ -73,7 +74,8 @@ def _parse(value: Any, message: type[Any]) -> Any:
         # A file of a newer release may hold fields that this one does not know; what it compares is there all the same.
         return json_format.ParseDict(value, message(), ignore_unknown_fields=True, max_recursion_depth=50)
     except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
-        raise BadLine(f"no {message.DESCRIPTOR.name}: {error}") from error
+        problem, _ = explain("{}", str(error))
+        raise BadLine(f"no {message.DESCRIPTOR.name}: {problem}") from error
 
 
 def guess_start(transitions: list[episode_pb2.Transition], seed: int) -> episode_pb2.Episode | None:
