@@ -28,6 +28,7 @@ def main(
 ) -> None:
     """Measures the services beside an empty handler with the same messages, interleaved, in one run."""
     console = Console()
+    console = console if console.is_terminal else Console(width=132)
     console.print(f"{repetitions} runs of {seconds:g} s for each line; load and servers share {os.cpu_count()} cores.")
     rows = asyncio.run(steps.measure(repetitions=repetitions, seconds=seconds, only=only))
     table = Table(title="Steps on SQLite (synchronous FULL) beside an empty gRPC handler")

@@ -44,7 +44,7 @@ WORKS = (
     Work("BatchStepEpisodes(128), no grading", load.malformed, 128, 4),
 )
 
-EPISODES_A_SECOND = {1: 2_500, 128: 12_000}
+EPISODES_A_SECOND = {1: 1_200, 128: 4_000}
 """Episodes to create for each second of a run, so that the work never runs out before the time does."""
 
 

@@ -58,7 +58,7 @@ async def running(
         cache=settings.cache_episodes,
     )
     await engine.recount()
-    starter = Starter(grader=grader, environments=environments, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
+    starter = Starter(grader=grader, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
     servicer = WorkflowServicer(engine=engine, starter=starter, grader=grader, watch=partial(watch, store))
     sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
     try:

@@ -16,6 +16,7 @@ from trialgym.rpc.errors import InvalidField
 from trialgym.rpc.submissions import check_enum, check_enums, check_submission, check_text
 from trialgym.v1 import (
     action_pb2,
+    environment_pb2,
     episode_pb2,
     grader_service_pb2,
     observation_pb2,
@@ -36,6 +37,10 @@ from workflow_service.domain.environment import (
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, Head, TransitionRecord
 from workflow_service.domain.rewards import Reward
 from workflow_service.domain.trial import actions as trial_actions
+from workflow_service.domain.trial import specification
+from workflow_service.domain.trial.choices import Tier
+from workflow_service.domain.trial.scenarios import catalogue
+from workflow_service.domain.trial.state import RULES_VERSION
 from workflow_service.grader_port import PublicTask
 from workflow_service.stepping import StepCommand
 from workflow_service.storage.base import Cursor, Filter, Stored
@@ -267,11 +272,26 @@ def _score(graded: Grade) -> score_pb2.Score:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeRequest:
-    """What a client asks of a new episode, checked. `ttl_ms` is None where it was left to the server."""
+class ReviewAsked:
+    """A review episode that a client asks for: a task's name, and a rubric's or none."""
 
     task: str
     rubric: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAsked:
+    """A trial episode that a client asks for: a scenario's id and a tier."""
+
+    scenario: str
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRequest:
+    """What a client asks of a new episode, checked. `ttl_ms` is None where it was left to the server."""
+
+    environment: ReviewAsked | TrialAsked
     seed: int
     labels: tuple[tuple[str, str], ...]
     ttl_ms: int | None
@@ -281,22 +301,37 @@ class EpisodeRequest:
 def episode_request(message: episode_pb2.Episode, *extra: object) -> EpisodeRequest:
     """The request in the episode that a client sends; `extra` is what else makes two requests differ. Raises InvalidField."""
     environment = message.WhichOneof("environment")
+    asked: ReviewAsked | TrialAsked
     match environment:
         case "review":
             names.parse_task(message.review.task, "episode.review.task")
-        case None:
-            raise InvalidField("episode.environment", "is required; set review with a task, or trial with a scenario and a tier")
+            asked = ReviewAsked(message.review.task, message.review.rubric)
+        case "trial":
+            asked = _trial_asked(message.trial)
         case _:
-            raise InvalidField(f"episode.{environment}", "this server does not offer that environment")
+            raise InvalidField("episode.environment", "is required; set review with a task, or trial with a scenario and a tier")
     ttl = message.ttl if message.HasField("ttl") else None
     return EpisodeRequest(
-        task=message.review.task,
-        rubric=message.review.rubric,
+        environment=asked,
         seed=message.seed,
         labels=labels(message.labels, "episode.labels"),
         ttl_ms=None if ttl is None else ttl_ms(ttl, "episode.ttl"),
-        digest=digest([message.review, message.seed, dict(message.labels), ttl, *extra]),
+        digest=digest([asked, message.seed, dict(message.labels), ttl, *extra]),
     )
+
+
+def _trial_asked(message: environment_pb2.TrialEnvironment) -> TrialAsked:
+    scenario = names.parse_scenario(message.scenario, "episode.trial.scenario")
+    match message.WhichOneof("difficulty"):
+        case "tier":
+            check_enum(message.tier, environment_pb2.Tier.DESCRIPTOR, "episode.trial.tier")
+            if not message.tier:
+                raise InvalidField("episode.trial.tier", "is required; choose TIER_WARMUP to TIER_EXPERT")
+            return TrialAsked(scenario, Tier(message.tier))
+        case "curriculum":
+            raise InvalidField("episode.trial.curriculum", "this server keeps no curricula; name a tier")
+        case _:
+            raise InvalidField("episode.trial.tier", "is required; choose TIER_WARMUP to TIER_EXPERT")
 
 
 def labels(given: Mapping[str, str], field: str) -> tuple[tuple[str, str], ...]:
@@ -343,7 +378,34 @@ def episode(start: EpisodeStart, head: Head) -> episode_pb2.Episode:
     if start.review is not None:
         message.review.task, message.review.rubric = start.review.name, start.review.rubric
         message.rubric.name, message.rubric.version = start.review.rubric, start.review.rubric_version
+    if start.trial is not None:
+        message.trial.scenario, message.trial.tier = names.scenario(start.trial.scenario), start.trial.tier.value  # type: ignore[assignment]
+        message.trial.review_tasks.extend(task.name for task in start.trial.review_tasks)
+        for task in start.trial.review_tasks:  # one rubric scores them all
+            message.rubric.name, message.rubric.version = task.rubric, task.rubric_version
     return message
+
+
+# What there is to play
+
+
+def description(*, limits: environment_pb2.Limits, rubrics: Iterable[tuple[str, str]]) -> environment_pb2.EnvironmentDescription:
+    """The actions, phases, tiers, reward terms and limits."""
+    return environment_pb2.EnvironmentDescription(
+        actions=[mirror.to_message(spec, environment_pb2.ActionSpec) for spec in specification.action_specs()],
+        phases=[mirror.to_message(spec, environment_pb2.PhaseSpec) for spec in specification.phase_specs()],
+        tiers=[mirror.to_message(spec, environment_pb2.TierSpec) for spec in specification.tier_specs()],
+        reward_terms=[mirror.to_message(spec, environment_pb2.RewardTermSpec) for spec in specification.reward_term_specs()],
+        limits=limits,
+        rules_version=RULES_VERSION,
+        rubrics=[score_pb2.Rubric(name=name, version=version) for name, version in rubrics],
+        task_families=[family.value for family in TaskFamily],  # type: ignore[misc]
+    )
+
+
+def scenarios() -> list[environment_pb2.Scenario]:
+    """The public cards of the scenarios, by name."""
+    return sorted((mirror.to_message(card, environment_pb2.Scenario) for card in catalogue()), key=lambda card: card.name)
 
 
 def timestamp(ms: int) -> Timestamp:

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from trialgym.rpc import names, paging
+from trialgym.rpc import channel, names, paging, submissions
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import (
     BatchTooLarge,
@@ -34,7 +34,7 @@ from workflow_service import convert
 from workflow_service.engine import Engine, id_for
 from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
-from workflow_service.starts import Starter
+from workflow_service.starts import TRIAL_TASKS, Starter
 from workflow_service.stepping import StepAnswer
 from workflow_service.streaming import answer_stream
 
@@ -231,12 +231,33 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     async def DescribeEnvironment(
         self, request: workflow_service_pb2.DescribeEnvironmentRequest, context: Context
     ) -> environment_pb2.EnvironmentDescription:
-        return environment_pb2.EnvironmentDescription()
+        tasks = [await self._grader.get_task(name) for name in TRIAL_TASKS]
+        rubrics = dict.fromkeys(rubric for task in tasks for rubric in task.rubrics)
+        limits = environment_pb2.Limits(
+            max_batch=MAX_BATCH,
+            max_group=MAX_GROUP,
+            max_findings=submissions.MAX_FINDINGS,
+            max_finding_text_bytes=submissions.MAX_TEXT_BYTES,
+            max_rationale_bytes=submissions.MAX_RATIONALE_BYTES,
+            default_deadline_seconds=channel.DEFAULT_DEADLINE_S,
+            max_deadline_seconds=channel.MAX_DEADLINE_S,
+            default_ttl_seconds=self._engine.limits.default_ttl_ms / 1000,
+            max_ttl_seconds=convert.MAX_TTL_S,
+            max_request_bytes=channel.SERVER_RECEIVE_BYTES,
+        )
+        return convert.description(limits=limits, rubrics=rubrics)
 
     async def ListScenarios(
         self, request: workflow_service_pb2.ListScenariosRequest, context: Context
     ) -> workflow_service_pb2.ListScenariosResponse:
-        return workflow_service_pb2.ListScenariosResponse()
+        size = paging.page_size(request.page_size, 50, 100)
+        cursor = paging.read_token(request.page_token, "ListScenarios")
+        first = 0 if cursor is None else paging.number(cursor)
+        cards = convert.scenarios()
+        response = workflow_service_pb2.ListScenariosResponse(scenarios=cards[first : first + size])
+        if first + size < len(cards):
+            response.next_page_token = paging.make_token(str(first + size), "ListScenarios")
+        return response
 
     async def GetCurriculum(
         self, request: workflow_service_pb2.GetCurriculumRequest, context: Context

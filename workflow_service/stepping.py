@@ -22,6 +22,7 @@ from trialgym.rpc.errors import Capacity, InternalError, InvalidField, RequestId
 from workflow_service.domain.environment import Applied, Grade, GradeCall
 from workflow_service.domain.episode import Entry, EpisodeState, Head, TransitionRecord
 from workflow_service.domain.review import WrongAction
+from workflow_service.domain.trial.actions import InvalidAction
 from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
@@ -155,7 +156,7 @@ class Stepper:
             return await self._replay(command, live, *known)
         try:
             call = live.environment.grade_call(live.state, command.action)
-        except WrongAction as error:
+        except (WrongAction, InvalidAction) as error:
             raise InvalidField(error.field, error.problem) from error
         return _Plan(index, command, live, call)
 

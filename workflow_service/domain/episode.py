@@ -7,6 +7,7 @@ from enum import Enum
 
 from workflow_service.domain.environment import Grade, Observation, Outcome, Prerequisite, TaskRef
 from workflow_service.domain.rewards import Reward
+from workflow_service.domain.trial.state import TrialStart
 
 
 class EpisodeState(Enum):
@@ -24,7 +25,8 @@ class EpisodeState(Enum):
 class EpisodeStart:
     """What is fixed when an episode is created.
 
-    Times and lengths are in milliseconds, times since the epoch. `request_digest` is the digest of the request that created it.
+    Times and lengths are in milliseconds, times since the epoch. Exactly one of `review` and `trial` is set. `request_digest` is
+    the digest of the request that created it.
     """
 
     episode_id: str
@@ -33,6 +35,7 @@ class EpisodeStart:
     ttl_ms: int
     create_ms: int
     review: TaskRef | None = None
+    trial: TrialStart | None = None
     labels: tuple[tuple[str, str], ...] = ()
     group_id: str = ""
     group_index: int = 0

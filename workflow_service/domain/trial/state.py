@@ -26,6 +26,10 @@ NOBODY = Accrued()
 NOTHING_SET = ProtocolState()
 
 
+RULES_VERSION = "1"
+"""Changes with any change of what a step of a trial does; an episode keeps the version it was started with."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrialStart:
     """What fixes an episode before its first step: scenario id, tier, seed, review tasks, version of the rules."""
