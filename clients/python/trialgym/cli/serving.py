@@ -6,7 +6,6 @@ import asyncio
 import signal
 from typing import Any
 
-import typer
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -37,12 +36,13 @@ def serve(port: int | None, grader_port: int | None, store: str | None, log_leve
 
 
 async def _serve(port: int | None, grader_port: int | None, store: str | None) -> int:
+    stop = _stop_at_signal()  # before anything is said to run, so that a signal is never too early
     grader_settings = _settings(GraderSettings, listen=_loopback(grader_port))
     async with grader_main.running(grader_settings) as grader:
         settings = _settings(WorkflowSettings, listen=_loopback(port), grader=grader.address, store=_store(store))
         async with workflow_main.running(settings) as workflow:
             _welcome(workflow, grader, settings.store)
-            await _until_signalled()
+            await stop.wait()
             # The workflow first, for its last steps still have to be graded.
             await workflow.drain(delay_s=0)
             await grader.drain(delay_s=0)
@@ -74,11 +74,11 @@ def _welcome(workflow: RunningServer, grader: RunningServer, store: str) -> None
     console.print(f"workflow  [bold]{workflow.address}[/]  episodes {where}")
     console.print(f"grader    [bold]{grader.address}[/]")
     console.print(f"Try `trialgym play --target {workflow.address}` from another terminal. Ctrl-C stops both.")
-    typer.echo("", nl=False)
+    console.file.flush()  # whoever waits for these lines through a pipe should not wait for a full buffer
 
 
-async def _until_signalled() -> None:
-    """Returns at the first SIGINT or SIGTERM; the second one ends the process at once."""
+def _stop_at_signal() -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; the second one ends the process at once."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
@@ -89,4 +89,4 @@ async def _until_signalled() -> None:
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop)
-    await asked.wait()
+    return asked
