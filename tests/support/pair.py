@@ -70,9 +70,9 @@ class Workflow:
 @asynccontextmanager
 async def grader(**settings: Any) -> AsyncIterator[Grader]:
     """A grader."""
-    async with running_grader(GraderSettings(**{"listen": LOOPBACK, **settings})) as server:
-        async with open_channel(server.address) as channel:
-            yield Grader(server, channel)
+    chosen = GraderSettings(**{"listen": LOOPBACK, **settings})
+    async with running_grader(chosen) as server, open_channel(server.address) as channel:
+        yield Grader(server, channel)
 
 
 @asynccontextmanager
@@ -80,9 +80,8 @@ async def workflow(grader_address: str, *, clock: Any = None, store: Any = None,
     """A workflow service that keeps its episodes in memory, unless told otherwise."""
     chosen = WorkflowSettings(**{"listen": LOOPBACK, "grader": grader_address, "store": "memory", **settings})
     more = {} if clock is None else {"clock": clock}
-    async with running_workflow(chosen, store=store, **more) as server:
-        async with open_channel(server.address) as channel:
-            yield Workflow(server, channel)
+    async with running_workflow(chosen, store=store, **more) as server, open_channel(server.address) as channel:
+        yield Workflow(server, channel)
 
 
 @dataclass
