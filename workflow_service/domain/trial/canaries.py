@@ -10,7 +10,7 @@ from workflow_service.domain.environment import ActionType, Grade, GradeCall, Ta
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import SynthesizeConclusion, TrialAction
 from workflow_service.domain.trial.choices import Tier
-from workflow_service.domain.trial.conclusion import is_right
+from workflow_service.domain.trial.conclusion import assess, is_right
 from workflow_service.domain.trial.environment import TrialEnvironment
 from workflow_service.domain.trial.policies import Policy, Sheets, no_sheets
 from workflow_service.domain.trial.policies.baselines import naive, random_legal
@@ -90,7 +90,10 @@ def play(start: TrialStart, policy: Policy, grader: Grader | None = None, max_st
         rewards.append(applied.reward.value)
         for term in applied.reward.terms:
             terms[term.kind] = terms.get(term.kind, 0.0) + term.value
-    success = isinstance(action, SynthesizeConclusion) and is_right(environment.truth, state, action.claims.decision)
+    success = False
+    if isinstance(action, SynthesizeConclusion) and state.primary_result is not None:
+        truth = environment.truth
+        success = is_right(truth, state, assess(truth, state).effect, action.claims.decision)
     return Played(math.fsum(rewards), success, tuple(rewards), terms, state)
 
 

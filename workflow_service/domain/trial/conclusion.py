@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from scipy.special import ndtri
 
 from workflow_service.domain.trial.actions import ConclusionClaims
@@ -65,13 +67,27 @@ def design_drift(truth: Truth, state: TrialState) -> Drift:
     return drift_of(CARDS[state.start.scenario], truth, state.protocol, n, _carriers(truth, state))
 
 
-def true_power(truth: Truth, state: TrialState) -> float:
-    """Power of the design actually run for the effect that there is; in a null scenario, for the one that there might have been."""
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What was true of the trial that was run.
+
+    `effect`: Cohen's d in the enrolled population at the protocol's endpoint and dose. `power`: of the design actually run, for the
+    effect that there is; in a null scenario for the one that there might have been.
+    """
+
+    effect: float
+    power: float
+
+
+def assess(truth: Truth, state: TrialState) -> Assessment:
+    """Assesses the trial; the protocol must be complete, as an approved one is."""
     alpha = 0.05 if state.protocol.sample_size is None else state.protocol.sample_size.alpha
-    return design_drift(truth.as_alternative(), state).power(-float(ndtri(alpha / 2)))
+    drift = design_drift(truth, state)
+    alternative = design_drift(truth.as_alternative(), state) if truth.is_null else drift
+    return Assessment(drift.effect, alternative.power(-float(ndtri(alpha / 2))))
 
 
-def is_right(truth: Truth, state: TrialState, decision: Decision) -> bool:
+def is_right(truth: Truth, state: TrialState, effect: float, decision: Decision) -> bool:
     """Whether a decision is right: an effect is claimed where there is one and the planned test showed it, or denied where none is.
 
     A claim that the pre-specified test does not support is not right, whatever the truth: it was a guess.
@@ -80,27 +96,26 @@ def is_right(truth: Truth, state: TrialState, decision: Decision) -> bool:
     if result is None:
         return False
     if decision is Decision.EFFECTIVE:
-        return result.significant and not truth.is_null and design_drift(truth, state).effect > 0
+        return result.significant and not truth.is_null and effect > 0
     return truth.is_null
 
 
-def outcome(truth: Truth, state: TrialState, decision: Decision) -> float:
+def outcome(truth: Truth, state: TrialState, assessed: Assessment, decision: Decision) -> float:
     """The OUTCOME value of a conclusion."""
-    if is_right(truth, state, decision):
-        credit = (true_power(truth, state) - NO_CREDIT_POWER) / (FULL_CREDIT_POWER - NO_CREDIT_POWER)
+    if is_right(truth, state, assessed.effect, decision):
+        credit = (assessed.power - NO_CREDIT_POWER) / (FULL_CREDIT_POWER - NO_CREDIT_POWER)
         return FULL_OUTCOME * min(max(credit, 0.0), 1.0)
     return FALSE_CLAIM if truth.is_null else WRONG_DECISION
 
 
-def calibration(truth: Truth, state: TrialState, claims: ConclusionClaims) -> float:
+def calibration(truth: Truth, state: TrialState, assessed: Assessment, claims: ConclusionClaims) -> float:
     """The CALIBRATION value, 0 to 2: effect and interval, responder population, recommended dose.
 
-    The effect is Cohen's d in the enrolled population at the protocol's endpoint and dose. A dose is right within the card's
-    tolerance of the best one and not above the tolerated; where the drug does nothing the right dose is none.
+    A dose is right within the card's tolerance of the best one and not above the tolerated; where the drug does nothing the right
+    dose is none.
     """
     card = CARDS[state.start.scenario]
-    effect = design_drift(truth, state).effect
-    loss = weighted_interval_score(claims.effect_estimate, claims.ci_lower, claims.ci_upper, effect)
+    loss = weighted_interval_score(claims.effect_estimate, claims.ci_lower, claims.ci_upper, assessed.effect)
     points = EFFECT_POINTS * max(1 - loss / INTERVAL_SCALE, 0.0)
     if claims.responder_population is truth.responder_population:
         points += POPULATION_POINTS

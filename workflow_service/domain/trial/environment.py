@@ -22,7 +22,7 @@ from workflow_service.domain.review import MALFORMED_PENALTY
 from workflow_service.domain.rewards import Reward, TermKind, reward_of
 from workflow_service.domain.trial.actions import InvalidAction, SynthesizeConclusion, TrialAction, check, type_of
 from workflow_service.domain.trial.cards import CARDS
-from workflow_service.domain.trial.conclusion import calibration, outcome
+from workflow_service.domain.trial.conclusion import assess, calibration, outcome
 from workflow_service.domain.trial.ordering import Move, efficiency, move
 from workflow_service.domain.trial.phases import REGULATORY, phase_of
 from workflow_service.domain.trial.prerequisites import legal_and_blocked, missing_for, price
@@ -30,7 +30,7 @@ from workflow_service.domain.trial.programme import brief_of, programme_of
 from workflow_service.domain.trial.render import render
 from workflow_service.domain.trial.state import Packet, TrialStart, TrialState
 from workflow_service.domain.trial.tiers import RECOVERY_BONUS, TIERS
-from workflow_service.domain.trial.transitions import Step, digest, execute, open_packets, used_after
+from workflow_service.domain.trial.transitions import Step, digest, execute, opened, used_after
 from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import TrialObservation
 from workflow_service.domain.trial.wording import NEXT_STEP, TONES, blocked_words
@@ -82,15 +82,14 @@ class TrialEnvironment:
         if state.ending:
             raise ValueError("the episode has ended; it takes no further step")
         self._check(action)
-        stepped = replace(state, step=state.step + 1)
         if isinstance(action, Malformed):
             feedback = "The answer could not be read as an action; nothing was done."
-            after = replace(stepped, feedback=feedback)
+            after = replace(state, step=state.step + 1, feedback=feedback)
             return self._finish(after, Outcome.MALFORMED, reward_of({TermKind.MALFORMED: MALFORMED_PENALTY}))
         truth = self.truth
         missing = missing_for(truth, state, action)
         if missing:
-            after = replace(stepped, feedback=blocked_words(type_of(action), missing))
+            after = replace(state, step=state.step + 1, feedback=blocked_words(type_of(action), missing))
             applied = self._finish(after, Outcome.BLOCKED, Reward(0.0, ()))
             return replace(applied, missing=missing)
         return self._execute(truth, state, action, grade)
@@ -153,30 +152,29 @@ class TrialEnvironment:
         steps = tuple(n + (1 if number == phase else 0) for number, n in enumerate(state.phase_steps))
         terms = self._terms(state, did, moved, redundant, phase, steps[phase])
         if isinstance(action, SynthesizeConclusion):
-            terms[TermKind.OUTCOME] = outcome(truth, state, action.claims.decision)
-            terms[TermKind.CALIBRATION] = calibration(truth, state, action.claims)
+            assessed = assess(truth, state)
+            terms[TermKind.OUTCOME] = outcome(truth, state, assessed, action.claims.decision)
+            terms[TermKind.CALIBRATION] = calibration(truth, state, assessed, action.claims)
         if isinstance(action, SubmitFindings):
             before, now = state.packet(family), did.state.packet(family)
             terms[TermKind.TASK_SCORE] = (now.score if now else 0.0) - (before.score if before else 0.0)
         newly_approved = did.state.approved and not state.approved
+        frontier = max(moved.frontier, REGULATORY + 1) if newly_approved else moved.frontier
         after = replace(
             did.state,
             step=state.step + 1,
             budget_left_usd=round(state.budget_left_usd - due[0], 2),
             days_left=round(state.days_left - due[1], 3),
             phase=phase,
-            frontier=max(moved.frontier, REGULATORY + 1) if newly_approved else moved.frontier,
+            frontier=frontier,
             recovered=state.recovered or did.recovers,
             used=used_after(state, did.state, kind),
             done=state.done if key in state.done else (*state.done, key),
             phase_steps=steps,
             skip_waived=moved.skip_waived,
-        )
-        after = open_packets(after)
-        after = replace(
-            after,
+            packets=opened(did.state),
             feedback=f"{did.text} {self._remark(state, did, moved, redundant, phase)}".rstrip(),
-            hint=self._hint(after.frontier, bool(after.ending), after.on_hold),
+            hint=self._hint(frontier, bool(did.state.ending), did.state.on_hold),
         )
         return self._finish(after, Outcome.EXECUTED, reward_of(terms))
 

@@ -37,7 +37,7 @@ from workflow_service.domain.trial.conduct import analyse, demand_of_end, demand
 from workflow_service.domain.trial.dose_finding import estimate_effect, is_called_for, safety_signals, summarise, treat
 from workflow_service.domain.trial.fda import Dossier, review
 from workflow_service.domain.trial.fitting import changed_value
-from workflow_service.domain.trial.state import Conduct, TrialState
+from workflow_service.domain.trial.state import Conduct, Packet, TrialState
 from workflow_service.domain.trial.tiers import MAX_AMENDMENTS
 from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import FdaVerdict, ProtocolState
@@ -304,19 +304,18 @@ def _submit_findings(state: TrialState, action: SubmitFindings, grade: Grade | N
     return Step(replace(state, packets=packets), text, is_new, effective)
 
 
-def open_packets(state: TrialState) -> TrialState:
-    """Opens the packets whose time has come: the amendments once a submission is possible, the others on approval."""
+def opened(state: TrialState) -> tuple[Packet, ...]:
+    """The packets, those open whose time has come: the amendments once a submission is possible, the others on approval."""
     protocol = state.protocol
     submittable = protocol.primary_endpoint is not None and protocol.sample_size is not None
     if not submittable or all(packet.is_open for packet in state.packets):
-        return state
-    packets = tuple(
+        return state.packets
+    return tuple(
         replace(packet, is_open=True)
         if not packet.is_open and (state.approved or packet.task.family is TaskFamily.PROTOCOL_AMENDMENT_REVIEW)
         else packet
         for packet in state.packets
     )
-    return replace(state, packets=packets)
 
 
 def used_after(state: TrialState, after: TrialState, kind: ActionType) -> tuple[ActionType, ...]:

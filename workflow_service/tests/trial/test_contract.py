@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trialgym.v1 import action_pb2, environment_pb2, observation_pb2
 
+from trialgym.v1 import action_pb2, environment_pb2, observation_pb2
 from workflow_service.domain.environment import ActionType, Malformed, Prerequisite
 from workflow_service.domain.trial import actions, choices, view
 
