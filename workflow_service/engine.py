@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from workflow_service.stepping import StepAnswer, StepCommand, Stepper
 from workflow_service.storage.base import Cursor, EpisodeStore, Filter, NewEpisode, Stored
 
 _log = structlog.get_logger("trialgym.engine")
+
+_SWEPT_AT_ONCE = 64
+"""Episodes that one commit of a sweep removes: some thousand rows, a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Engine:
             store=store, grader=grader, live=self.live, codec=codec, clock=clock, retention_ms=limits.retention_ms
         )
         self._active = 0
+        self._reserved = 0
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes; see Stepper.step."""
@@ -74,12 +79,8 @@ class Engine:
         environment, state, state_hash = self.live.new(starts[0])
         now = self._clock()
         head = Head(0, EpisodeState.ACTIVE, now + starts[0].ttl_ms, now, 0.0, state_hash)
-        await self._admit(len(starts))
-        with store_errors():
-            created = await self._store.create([NewEpisode(start, head) for start in starts])
-        if not created:
-            return [await self._created_before(start) for start in starts]
-        self._active += len(starts)
+        if not await self._create([NewEpisode(start, head) for start in starts]):
+            return [await self._created_before(start.episode_id, start.request_digest) for start in starts]
         episodes = [Live(start, head, environment, state, {}) for start in starts]
         for live in episodes:
             self.live.put(live)
@@ -99,6 +100,8 @@ class Engine:
 
         Raises InvalidField where the source has no such step, EpisodeFinished where nothing can follow it, and as `create` does.
         """
+        if await self._exists(episode_id):
+            return await self._created_before(episode_id, request_digest)  # whatever became of its source since
         with store_errors():
             source = await self.live.fresh(source_id)
         self._refuse_expired(source)
@@ -118,7 +121,6 @@ class Engine:
             fork_step=at_step,
             request_digest=request_digest,
         )
-        await self._admit(1)
         with store_errors():
             state, entries = await self.live.state_at(source, at_step)
         # The fork's own steps may reuse the source's request ids: an id names a step within one episode.
@@ -126,31 +128,50 @@ class Engine:
         total = self._codec.decode_total_reward(entries[-1].answer) if entries else 0.0
         now = self._clock()
         head = Head(at_step, EpisodeState.ACTIVE, now + start.ttl_ms, now, total, digest(state))
-        with store_errors():
-            created = await self._store.create([NewEpisode(start, head, inherited)])
-        if not created:
-            return await self._created_before(start)
-        self._active += 1
+        if not await self._create([NewEpisode(start, head, inherited)]):
+            return await self._created_before(episode_id, request_digest)
         live = Live(start, head, source.environment, state, {})
         self.live.put(live)
         return live
 
-    async def _created_before(self, start: EpisodeStart) -> Live:
+    async def _create(self, episodes: Sequence[NewEpisode]) -> bool:
+        """Creates all, or none and returns False where they exist already. Raises Quota, though never for a repeated request."""
+        count = len(episodes)
+        if not await self._reserve(count):
+            if await self._exists(episodes[0].start.episode_id):
+                return False
+            raise Quota(
+                f"{self._active + self._reserved} episodes are active, at most {self.limits.max_active} may be; finish, cancel or "
+                "let some expire",
+                retry_after_ms=1_000,
+                metadata={"limit": str(self.limits.max_active), "active": str(self._active + self._reserved)},
+            )
+        try:
+            with store_errors():
+                created = await self._store.create(episodes)
+            self._active += count if created else 0
+        finally:
+            self._reserved -= count
+        return created
+
+    async def _reserve(self, count: int) -> bool:
+        """Takes places for episodes about to be created, so that those created at the same time cannot exceed the limit."""
+        if self._active + self._reserved + count > self.limits.max_active:
+            await self.recount()
+        free = self._active + self._reserved + count <= self.limits.max_active
+        self._reserved += count if free else 0
+        return free
+
+    async def _exists(self, episode_id: str) -> bool:
         with store_errors():
-            live = await self.live.fresh(start.episode_id)
-        if live.start.request_digest != start.request_digest:
+            return await self._store.get(episode_id) is not None
+
+    async def _created_before(self, episode_id: str, request_digest: str) -> Live:
+        with store_errors():
+            live = await self.live.fresh(episode_id)
+        if live.start.request_digest != request_digest:
             raise RequestIdReused("this request_id was used before to create something else; use a new one")
         return live
-
-    async def _admit(self, count: int) -> None:
-        if self._active + count > self.limits.max_active:
-            await self.recount()
-        if self._active + count > self.limits.max_active:
-            raise Quota(
-                f"{self._active} episodes are active, at most {self.limits.max_active} may be; finish, cancel or let some expire",
-                retry_after_ms=1_000,
-                metadata={"limit": str(self.limits.max_active), "active": str(self._active)},
-            )
 
     async def recount(self) -> None:
         """Counts the active episodes anew; what other replicas created and ended is known only so."""
@@ -196,14 +217,13 @@ class Engine:
 
     async def cancel(self, episode_id: str) -> Live:
         """Gives an episode up; one that has already ended is left as it is. Raises NotFound and EpisodeExpired."""
-        now = self._clock()
         live = await self.get(episode_id)
         self._refuse_expired(live)
-        async with live.lock:
-            with store_errors():
-                done = await self._store.finish(
-                    episode_id, EpisodeState.CANCELLED, now_ms=now, expire_ms=now + self.limits.retention_ms
-                )
+        now = self._clock()
+        with store_errors():  # a step under way loses the fence against it
+            done = await self._store.finish(
+                episode_id, EpisodeState.CANCELLED, now_ms=now, expire_ms=now + self.limits.retention_ms
+            )
         self._active -= done
         return await self.get(episode_id)
 
@@ -214,59 +234,57 @@ class Engine:
             stored = await self._store.get(episode_id)
             if stored is None:
                 raise unknown(episode_id)
+            self._refuse_forgotten(episode_id, stored.head)
             if not stored.head.deleted:
-                self._refuse_forgotten(episode_id, stored.head)
-                await self._store.delete(episode_id, now_ms=now, expire_ms=now + TOMBSTONE_MS)
-                self._active -= stored.head.state is EpisodeState.ACTIVE
+                done = await self._store.delete(episode_id, now_ms=now, expire_ms=now + TOMBSTONE_MS)
+                self._active -= done and stored.head.state is EpisodeState.ACTIVE
         self.live.forget(episode_id)
 
     async def renew(self, episode_ids: Sequence[str], ttl_ms: int | None) -> list[int | TrialgymError]:
         """Renews leases from now on; the new ends in milliseconds since the epoch, in order."""
         now = self._clock()
-        results: list[int | TrialgymError] = []
-        leases: list[tuple[str, int]] = []
-        for episode_id in episode_ids:
-            try:
-                with store_errors():
-                    live = await self.live.get(episode_id)
-            except TrialgymError as error:
-                results.append(error)
-            else:
-                expire_ms = now + (ttl_ms or live.start.ttl_ms)
-                leases.append((episode_id, expire_ms))
-                results.append(expire_ms)
-        try:
-            with store_errors():
-                renewed = dict(zip([i for i, _ in leases], await self._store.renew(leases, now_ms=now), strict=True))
-        except TrialgymError as error:
-            return [error if isinstance(result, int) else result for result in results]
-        for index, (episode_id, result) in enumerate(zip(episode_ids, results, strict=True)):
-            if isinstance(result, int):
-                results[index] = await self._renewed(episode_id, result, done=renewed[episode_id])
-        return results
+        ends: dict[str, int] = {}
+        with store_errors():
+            for episode_id in episode_ids:
+                lease_ms = ttl_ms or await self._lease_ms(episode_id)
+                if lease_ms is not None:
+                    ends[episode_id] = now + lease_ms
+            done = dict(zip(ends, await self._store.renew(list(ends.items()), now_ms=now), strict=True))
+            return [ends[i] if done.get(i) else await self._not_renewed(i) for i in episode_ids]
 
-    async def _renewed(self, episode_id: str, expire_ms: int, *, done: bool) -> int | TrialgymError:
-        try:
-            with store_errors():
-                live = await self.live.fresh(episode_id)
-        except TrialgymError as error:
-            return error
-        if done:
-            return expire_ms
-        return refusal(episode_id, live.head, None, self._clock()) or Capacity(
+    async def _lease_ms(self, episode_id: str) -> int | None:
+        """The length of an episode's leases, None where there is none; its log is not needed for that."""
+        known = self.live.known(episode_id)
+        if known is not None:
+            return known.start.ttl_ms
+        stored = await self._store.get(episode_id)
+        return None if stored is None else stored.start.ttl_ms
+
+    async def _not_renewed(self, episode_id: str) -> TrialgymError:
+        stored = await self._store.get(episode_id)
+        if stored is None or stored.head.deleted:
+            return unknown(episode_id)
+        return refusal(episode_id, stored.head, None, self._clock()) or Capacity(
             "the lease was just changed by another call; try again", retry_after_ms=50
         )
 
-    async def sweep(self, limit: int = 1_000) -> tuple[int, int]:
-        """Expires what is overdue and purges what nobody may ask for any more; returns how many of each."""
+    async def sweep(self) -> tuple[int, int]:
+        """Expires what is overdue and purges what nobody may ask for any more; returns how many of each.
+
+        It goes in small steps, between which others get their turn at the store.
+        """
         now = self._clock()
+        expired, purged = 0, 0
         with store_errors():
-            expired = 0
-            for episode_id in await self._store.overdue(now_ms=now, limit=limit):
-                if await self._store.expire(episode_id, now_ms=now, expire_ms=now + TOMBSTONE_MS):
-                    expired += 1
+            while late := await self._store.overdue(now_ms=now, limit=_SWEPT_AT_ONCE):
+                done = await asyncio.gather(*(self._store.expire(i, now_ms=now, expire_ms=now + TOMBSTONE_MS) for i in late))
+                for episode_id in late:
                     self.live.forget(episode_id)
-            purged = await self._store.purge(now_ms=now, limit=limit)
+                expired += sum(done)
+                if not any(done):
+                    break  # others sweep the same store, or renew: the next sweep will see
+            while gone := await self._store.purge(now_ms=now, limit=_SWEPT_AT_ONCE):
+                purged += gone
         if expired or purged:
             _log.info("swept", expired=expired, purged=purged)
         await self.recount()

@@ -60,6 +60,10 @@ class LiveEpisodes:
         """Drops what is remembered of an episode; the next use reads the store."""
         self._cache.pop(episode_id, None)
 
+    def known(self, episode_id: str) -> Live | None:
+        """What is remembered of an episode, if anything; it may be behind."""
+        return self._cache.get(episode_id)
+
     async def get(self, episode_id: str) -> Live:
         """The episode as last known here. Raises NotFound where there is none."""
         live = self._cache.get(episode_id)
@@ -80,13 +84,13 @@ class LiveEpisodes:
             self.forget(episode_id)
             raise unknown(episode_id)
         live = self._cache.get(episode_id)
-        if live is not None:
-            if live.head.step == stored.head.step:
-                live.head = stored.head  # a lease or an ending may have changed; the log did not
-            elif live.head.step < stored.head.step:
-                await self._catch_up(live, stored)
-            return live  # one that is ahead took a step of its own while the store was read
-        return await self.get(episode_id)
+        if live is None:
+            live = await self.get(episode_id)  # which may share a read that began before this one, and be behind
+        if _diverged(live, stored):
+            self.forget(episode_id)
+            return await self._load(episode_id)
+        await self._catch_up(live, stored)
+        return live
 
     async def state_at(self, live: Live, step: int) -> tuple[Any, list[Entry]]:
         """The state after `step` steps, and the log up to there."""
@@ -120,10 +124,13 @@ class LiveEpisodes:
         return live
 
     async def _catch_up(self, live: Live, stored: Stored) -> None:
-        behind = live.head.step
-        entries = await self._store.entries(live.episode_id, after=behind, limit=stored.head.step - behind)
-        if live.head.step == behind:  # nobody else caught it up meanwhile
-            self._extend(live, entries, stored.head)
+        while (behind := live.head.step) < stored.head.step:
+            entries = await self._store.entries(live.episode_id, after=behind, limit=stored.head.step - behind)
+            if live.head.step == behind:  # nobody else caught it up meanwhile
+                self._extend(live, entries, stored.head)
+        if live.head.step == stored.head.step:
+            live.head = stored.head  # a lease or an ending may have changed; the log did not
+        # One that is ahead took a step of its own while the store was read.
 
     def _extend(self, live: Live, entries: list[Entry], head: Head) -> None:
         if len(entries) != head.step - live.head.step:
@@ -154,3 +161,8 @@ class LiveEpisodes:
                 self._cache.move_to_end(episode_id)
             else:
                 del self._cache[episode_id]
+
+
+def _diverged(live: Live, stored: Stored) -> bool:
+    """Whether what is remembered is of another episode: one that was removed for good, whose id was then used again."""
+    return live.start != stored.start or (live.head.step == stored.head.step and live.head.state_hash != stored.head.state_hash)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+
 import structlog
 
 from trialgym.rpc import names
 from trialgym.rpc.errors import (
     EpisodeExpired,
     EpisodeFinished,
+    InternalError,
     NotFound,
     StepMismatch,
     StoreUnavailable,
@@ -16,7 +19,7 @@ from trialgym.rpc.errors import (
 from workflow_service.domain.episode import EpisodeState, Head
 from workflow_service.storage.base import StoreError
 
-_log = structlog.get_logger("trialgym.store")
+_log = structlog.get_logger("trialgym.engine")
 
 TOMBSTONE_MS = 3_600_000
 """How long an expired or deleted episode is remembered: an hour, by the contract."""
@@ -33,8 +36,9 @@ def is_expired(head: Head, now_ms: int) -> bool:
 
 
 def is_forgotten(head: Head, now_ms: int) -> bool:
-    """Whether the time to remember an ended or expired episode is over, though the sweep has not come yet."""
-    return head.expire_ms + (TOMBSTONE_MS if head.state is EpisodeState.ACTIVE else 0) <= now_ms
+    """Whether the time to remember an ended, expired or deleted episode is over, though the sweep has not come yet."""
+    unswept = head.state is EpisodeState.ACTIVE and not head.deleted
+    return head.expire_ms + (TOMBSTONE_MS if unswept else 0) <= now_ms
 
 
 def expired(episode_id: str) -> EpisodeExpired:
@@ -46,8 +50,10 @@ def expired(episode_id: str) -> EpisodeExpired:
 
 def refusal(episode_id: str, head: Head, expected_step: int | None, now_ms: int) -> TrialgymError | None:
     """Why an episode takes no new step, or none from `expected_step`; None where it does."""
+    if is_forgotten(head, now_ms):
+        return unknown(episode_id)
     if is_expired(head, now_ms):
-        return unknown(episode_id) if is_forgotten(head, now_ms) else expired(episode_id)
+        return expired(episode_id)
     name = names.episode(episode_id)
     if head.state is not EpisodeState.ACTIVE:
         return EpisodeFinished(f"{name} ended at step {head.step} ({head.state.name}); it takes no further step")
@@ -57,6 +63,13 @@ def refusal(episode_id: str, head: Head, expected_step: int | None, now_ms: int)
             metadata={"current_step": str(head.step)},
         )
     return None
+
+
+def fault(error: Exception) -> InternalError:
+    """The error for a fault of ours; its cause goes to the log, under the incident that the caller is told."""
+    incident = secrets.token_hex(6)
+    _log.error("internal fault", incident=incident, exc_info=error)
+    return InternalError(incident)
 
 
 class store_errors:  # noqa: N801 - reads as a statement

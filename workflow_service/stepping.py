@@ -9,16 +9,13 @@ A refusal is never based on the cache alone, for another replica may have moved 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import structlog
-
 from trialgym.rpc.encoding import digest
-from trialgym.rpc.errors import Capacity, InternalError, InvalidField, RequestIdReused, TrialgymError
+from trialgym.rpc.errors import Capacity, InvalidField, RequestIdReused, TrialgymError
 from workflow_service.domain.environment import Applied, Grade, GradeCall
 from workflow_service.domain.episode import Entry, EpisodeState, Head, TransitionRecord
 from workflow_service.domain.review import WrongAction
@@ -26,12 +23,10 @@ from workflow_service.domain.trial.actions import InvalidAction
 from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
-from workflow_service.refusals import refusal, store_errors, unknown
+from workflow_service.refusals import fault, refusal, store_errors, unknown
 from workflow_service.storage.base import Append, EpisodeStore
 
 T = TypeVar("T")
-
-_log = structlog.get_logger("trialgym.engine")
 
 _ROUNDS = 8
 """A step that loses the fence this often is racing somebody who steps without end; its caller may try again."""
@@ -61,11 +56,12 @@ class StepAnswer:
 
 @dataclass(slots=True)
 class _Plan:
-    """A step on its way to the log."""
+    """A step on its way to the log, from the state after `base` steps."""
 
     index: int
     command: StepCommand
     live: Live
+    base: int
     call: GradeCall | None
     grade: Grade | None = None
     state: Any = None
@@ -92,6 +88,8 @@ class Stepper:
 
         Cancelling it leaves each episode as it was or with its step committed, never between.
         """
+        if len({command.episode_id for command in commands}) < len(commands):
+            raise ValueError("the steps of a batch must be of different episodes")
         results: dict[int, StepAnswer | TrialgymError] = {}
         async with AsyncExitStack() as turns:
             waiting: list[int] = []
@@ -103,6 +101,8 @@ class Stepper:
                     await turns.enter_async_context(live.lock)
                 except TrialgymError as error:
                     results[index] = error
+                except Exception as error:
+                    results[index] = fault(error)
                 else:
                     waiting.append(index)
             for _ in range(_ROUNDS):
@@ -119,7 +119,7 @@ class Stepper:
         commands: Sequence[StepCommand],
         results: dict[int, StepAnswer | TrialgymError],
     ) -> list[int]:
-        """One try at each step; returns those that lost the fence."""
+        """One try at each step; returns those to try again, because somebody else's step came first."""
         plans: list[_Plan] = []
         for index in indices:
             try:
@@ -129,17 +129,20 @@ class Stepper:
             except TrialgymError as error:
                 results[index] = error
             except Exception as error:
-                results[index] = _fault(error)
+                results[index] = fault(error)
             else:
                 if isinstance(outcome, StepAnswer):
                     results[index] = outcome
                 else:
                     plans.append(outcome)
         plans = await self._grade(plans, results)
-        plans = [plan for plan in plans if self._apply(plan, results)]
+        # A reader may have caught the episode up with another replica while the grader worked: what was decided and graded then
+        # holds no more, and the step that came first may have been this very request.
+        overtaken = [plan.index for plan in plans if plan.live.head.step != plan.base]
+        plans = [plan for plan in plans if plan.live.head.step == plan.base and self._apply(plan, results)]
         if not plans:
-            return []
-        return await _uncut(self._commit(plans, results))
+            return overtaken
+        return overtaken + await _uncut(self._commit(plans, results))
 
     async def _plan(self, index: int, command: StepCommand, live: Live) -> _Plan | StepAnswer:
         """The stored answer of a known request, or what must be graded for a new one."""
@@ -158,7 +161,7 @@ class Stepper:
             call = live.environment.grade_call(live.state, command.action)
         except (WrongAction, InvalidAction) as error:
             raise InvalidField(error.field, error.problem) from error
-        return _Plan(index, command, live, call)
+        return _Plan(index, command, live, live.head.step, call)
 
     async def _replay(self, command: StepCommand, live: Live, step: int, payload_digest: str) -> StepAnswer:
         if payload_digest != command.payload_digest:
@@ -176,7 +179,13 @@ class Stepper:
         wanted = [(plan, plan.call) for plan in plans if plan.call is not None]
         if not wanted:
             return plans
-        grades = await self._grader.grade([call for _, call in wanted])
+        grades: Sequence[Grade | TrialgymError]
+        try:
+            grades = await self._grader.grade([call for _, call in wanted])
+            if len(grades) != len(wanted):
+                raise ValueError(f"{len(grades)} grades for {len(wanted)} submissions")
+        except Exception as error:
+            grades = [fault(error)] * len(wanted)
         for (plan, _), grade in zip(wanted, grades, strict=True):
             if isinstance(grade, TrialgymError):
                 results[plan.index] = grade
@@ -209,7 +218,7 @@ class Stepper:
             )
             answer = self._codec.encode_answer(record)
         except Exception as error:
-            results[plan.index] = _fault(error)
+            results[plan.index] = fault(error)
             return False
         plan.state = applied.state
         entry = Entry(step, command.request_id, command.payload_digest, command.encoded, answer)
@@ -221,9 +230,10 @@ class Stepper:
         try:
             with store_errors():
                 passed = await self._store.append(appends)
-        except TrialgymError as error:
+        except Exception as error:
+            told = error if isinstance(error, TrialgymError) else fault(error)
             for plan in plans:
-                results[plan.index] = error
+                results[plan.index] = told
                 self._live.forget(plan.live.episode_id)  # it may have been written all the same: the log decides
             return []
         lost = []
@@ -233,7 +243,8 @@ class Stepper:
                 lost.append(plan.index)
                 await self._reload(plan, results)
                 continue
-            live.state, live.head = plan.state, append.head
+            if live.head.step < append.entry.step:  # else a reader has already caught it up, with this step and perhaps with more
+                live.state, live.head = plan.state, append.head
             if append.entry.request_id:
                 live.requests[append.entry.request_id] = (append.entry.step, append.entry.payload_digest)
             if append.head.state is not EpisodeState.ACTIVE:
@@ -248,6 +259,8 @@ class Stepper:
                 await self._live.fresh(plan.live.episode_id)
         except TrialgymError as error:
             results[plan.index] = error
+        except Exception as error:
+            results[plan.index] = fault(error)
 
     def _refusal(self, command: StepCommand, live: Live) -> TrialgymError | None:
         return refusal(live.episode_id, live.head, command.expected_step, self._clock())
@@ -266,9 +279,3 @@ async def _uncut(work: Coroutine[Any, Any, T]) -> T:
         task.exception()
         raise cancelled
     return task.result()
-
-
-def _fault(error: Exception) -> InternalError:
-    incident = secrets.token_hex(6)
-    _log.error("internal fault", incident=incident, exc_info=error)
-    return InternalError(incident)
