@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
+
+from trialgym.rpc.errors import InvalidField
+from trialgym.rpc.submissions import check_enum
 
 D = TypeVar("D")
 M = TypeVar("M", bound=Message)
@@ -155,3 +159,46 @@ def _encoder(cls: _Class, message_cls: _Class) -> Callable[[Any], dict[str, Any]
         return out
 
     return encode
+
+
+def check_values(message: Message, path: str) -> None:
+    """Raises InvalidField for an enum number without a name or a number that is not finite, at any depth; `path` is the message's.
+
+    What passes converts without an error: proto3 lets both through, and a dataclass has no value for either.
+    """
+    _checker(message.DESCRIPTOR)(message, path)
+
+
+@_remember
+def _checker(descriptor: _Field) -> Callable[[Any, str], None]:
+    checks: dict[str, tuple[Any, Callable[[Any, str], None]]] = {}
+    for field in descriptor.fields:
+        if field.enum_type is not None:
+            checks[field.name] = field, _enum_check(field.enum_type)
+        elif field.cpp_type == field.CPPTYPE_DOUBLE:
+            checks[field.name] = field, _finite_check
+        elif field.message_type is not None:
+            # Looked up when used: a message may hold itself.
+            checks[field.name] = field, lambda value, path: _checker(value.DESCRIPTOR)(value, path)
+
+    def check(message: Any, path: str) -> None:
+        for field, value in message.ListFields():
+            found = checks.get(field.name)
+            if found is None:
+                continue
+            if field.is_repeated:
+                for index, item in enumerate(value):
+                    found[1](item, f"{path}.{field.name}[{index}]")
+            else:
+                found[1](value, f"{path}.{field.name}")
+
+    return check
+
+
+def _enum_check(descriptor: Any) -> Callable[[Any, str], None]:
+    return lambda value, path: check_enum(value, descriptor, path)
+
+
+def _finite_check(value: float, path: str) -> None:
+    if not math.isfinite(value):
+        raise InvalidField(path, "must be a finite number")
