@@ -30,7 +30,9 @@ from workflow_service.tests.trial.conftest import FAMILIES, TASKS, Game
 SCENARIOS = st.sampled_from(scenario_ids())
 SEEDS = st.integers(0, 2**32 - 1)
 CHOICES = st.lists(
-    st.tuples(st.sampled_from(["any", "legal", "expert", "sheet"]), st.integers(0, 2**31), st.integers(0, 21)), min_size=10, max_size=90
+    st.tuples(st.sampled_from(["any", "legal", "expert", "sheet"]), st.integers(0, 2**31), st.integers(0, 21)),
+    min_size=10,
+    max_size=90,
 )
 
 
