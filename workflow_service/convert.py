@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from trialgym.rpc import mirror, names, paging
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import InvalidField
-from trialgym.rpc.submissions import check_enum, check_enums, check_submission, check_text
+from trialgym.rpc.submissions import check_enum, check_submission, check_text
 from trialgym.v1 import (
     action_pb2,
     environment_pb2,
@@ -33,6 +33,7 @@ from workflow_service.domain.environment import (
     Submission,
     SubmitFindings,
     TaskFamily,
+    TaskRef,
 )
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, Head, TransitionRecord
 from workflow_service.domain.rewards import Reward
@@ -100,7 +101,7 @@ def _action(message: action_pb2.Action, field: str) -> Any:
 
 
 def _trial_action(kind: str, message: Message, field: str) -> trial_actions.TrialAction:
-    check_enums(message, field)
+    mirror.check_values(message, field)
     action: trial_actions.TrialAction = mirror.from_message(message, _TRIAL_ACTIONS[kind])
     try:
         trial_actions.check(action)
@@ -435,6 +436,13 @@ def cursor(text: str) -> Cursor:
     """Where a page of episodes ended. Raises InvalidPageToken."""
     create_ms, _, episode_id = text.partition(":")
     return Cursor(paging.number(create_ms), episode_id)
+
+
+def tasks_of(start: EpisodeStart) -> tuple[TaskRef, ...]:
+    """The review tasks whose materials an episode may show."""
+    if start.trial is not None:
+        return start.trial.review_tasks
+    return () if start.review is None else (start.review,)
 
 
 def stored(start: EpisodeStart, head: Head) -> Stored:

@@ -289,11 +289,10 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             ) from error
 
     async def _fetch_materials(self, episode_id: str) -> None:
-        """Has the open materials at hand before anything is committed, so that a dead grader refuses instead of half answering."""
+        """Has the materials at hand before anything is committed, so that a dead grader refuses instead of half answering."""
         live = await self._engine.get(episode_id)
-        seen, _ = await self._engine.observation(live, live.head.step)
-        for packet in seen.review_packets:
-            await self._grader.get_task(packet.task, digest=packet.content_digest)
+        for task in convert.tasks_of(live.start):
+            await self._grader.get_task(task.name, digest=task.content_digest)
 
     async def _answer(self, answer: StepAnswer, view: int) -> workflow_service_pb2.StepEpisodeResponse:
         transition = convert.stored_transition(answer.live.episode_id, answer.step, answer.answer)

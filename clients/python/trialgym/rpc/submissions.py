@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from google.protobuf.descriptor import EnumDescriptor
-from google.protobuf.message import Message
 
 from trialgym.rpc.errors import InvalidField
 from trialgym.v1 import finding_pb2
@@ -33,19 +32,6 @@ def check_enum(value: int, descriptor: EnumDescriptor, field: str) -> None:
     if value not in descriptor.values_by_number:
         names = ", ".join(name for name in descriptor.values_by_name if not name.endswith("_UNSPECIFIED"))
         raise InvalidField(field, f"{value} is not a known value; use one of {names}")
-
-
-def check_enums(message: Message, field: str) -> None:
-    """Raises InvalidField for the first unknown enum number anywhere in `message`, naming its path."""
-    for descriptor, value in message.ListFields():
-        path = f"{field}.{descriptor.name}"
-        items = list(value) if descriptor.is_repeated else [value]
-        for index, item in enumerate(items):
-            at = f"{path}[{index}]" if descriptor.is_repeated else path
-            if descriptor.enum_type is not None:
-                check_enum(item, descriptor.enum_type, at)
-            elif isinstance(item, Message):
-                check_enums(item, at)
 
 
 def _check_id(value: str, field: str) -> None:
