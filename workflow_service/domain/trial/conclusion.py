@@ -112,11 +112,14 @@ def calibration(truth: Truth, state: TrialState, assessed: Assessment, claims: C
     """The CALIBRATION value, 0 to 2: effect and interval, responder population, recommended dose.
 
     A dose is right within the card's tolerance of the best one and not above the tolerated; where the drug does nothing the right
-    dose is none.
+    dose is none. Population and dose of an effect that the pre-specified test does not support are guesses and earn nothing.
     """
     card = CARDS[state.start.scenario]
     loss = weighted_interval_score(claims.effect_estimate, claims.ci_lower, claims.ci_upper, assessed.effect)
     points = EFFECT_POINTS * max(1 - loss / INTERVAL_SCALE, 0.0)
+    result = state.primary_result
+    if claims.decision is Decision.EFFECTIVE and not (result is not None and result.significant):
+        return points
     if claims.responder_population is truth.responder_population:
         points += POPULATION_POINTS
     if truth.is_null:

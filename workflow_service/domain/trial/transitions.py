@@ -227,7 +227,7 @@ def _amend(state: TrialState, action: RequestProtocolAmendment) -> Step:
 
 def _change_biomarker(state: TrialState, action: AddBiomarkerStratification, first: bool) -> Step:
     if state.protocol.biomarker == action:
-        return Step(state, "The use of the biomarker is unchanged.", False, first)
+        return Step(state, "The use of the biomarker is unchanged.", False, effective=False)
     conduct = replace(state.conduct, before=state.protocol.biomarker, switched_at=state.conduct.accrued.n_enrolled)
     protocol = replace(state.protocol, biomarker=action)
     text = f"The biomarker is used from patient {conduct.switched_at + 1} on."
@@ -260,7 +260,7 @@ def _resize(state: TrialState, action: ModifySampleSize, first: bool) -> Step:
         protocol = replace(protocol, sample_size=replace(protocol.sample_size, n_total=action.n_total))
     after = replace(state, protocol=protocol, conduct=replace(state.conduct, n_planned=action.n_total))
     text = f"The trial now plans {action.n_total} patients." if changed else "The planned number of patients is unchanged."
-    return Step(after, text, changed, first)
+    return Step(after, text, changed, first and changed)
 
 
 def _analyse(truth: Truth, state: TrialState, action: RunPrimaryAnalysis, first: bool) -> Step:

@@ -157,7 +157,10 @@ def test_calibration_is_between_zero_and_two_and_reads_the_agents_claims(new_gam
     game = finished(new_game, null=False, significant=True)
     truth = game.environment.truth
     effect = assess(truth, game.state).effect
-    score = lambda c: calibration(truth, game.state, assess(truth, game.state), c)  # noqa: E731  one expression, used below
+
+    def score(claimed: a.ConclusionClaims) -> float:
+        return calibration(truth, game.state, assess(truth, game.state), claimed)
+
     exact = claims(effect_estimate=effect, ci_lower=effect, ci_upper=effect, recommended_dose=truth.best_dose)
     assert score(exact) == pytest.approx(2.0)
     assert score(replace(exact, recommended_dose=400.0)) == pytest.approx(1.5)
@@ -167,11 +170,22 @@ def test_calibration_is_between_zero_and_two_and_reads_the_agents_claims(new_gam
     assert score(replace(exact, ci_lower=effect - 2, ci_upper=effect + 2)) < 1.9
 
 
+def test_the_labels_of_an_unsupported_effect_earn_nothing(new_game: Any) -> None:
+    game = finished(new_game, null=False, significant=False)
+    truth = game.environment.truth
+    assessed = assess(truth, game.state)
+    bold = claims(effect_estimate=assessed.effect, ci_lower=assessed.effect, ci_upper=assessed.effect)
+    bold = replace(bold, recommended_dose=truth.best_dose)
+    assert calibration(truth, game.state, assessed, bold) == pytest.approx(1.0)
+    assert calibration(truth, game.state, assessed, replace(bold, decision=NOT_EFFECTIVE)) == pytest.approx(2.0)
+
+
 def test_in_a_null_scenario_the_right_dose_is_none(new_game: Any) -> None:
     game = finished(new_game, null=True, significant=False)
     truth = game.environment.truth
     nobody = ResponderPopulation.NONE
     none = claims(effect_estimate=0.0, ci_lower=0.0, ci_upper=0.0, responder_population=nobody, recommended_dose=0.0)
+    none = replace(none, decision=NOT_EFFECTIVE)
     assert calibration(truth, game.state, assess(truth, game.state), none) == pytest.approx(2.0)
 
 

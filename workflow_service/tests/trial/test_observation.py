@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def play_and_check(scenario: str, tier: Tier, seed: int, policy: Policy, every: 
             check_no_leak(game)
 
 
-POLICIES = (expert, naive, lambda: random_legal(1))
+POLICIES: tuple[Callable[[], Policy], ...] = (expert, naive, lambda: random_legal(1))
 
 
 @pytest.mark.parametrize("scenario", CARDS)
@@ -216,3 +217,16 @@ def test_states_are_hashable_and_comparable(new_game: Any) -> None:
     assert isinstance(one.state, TrialState)
     assert hash(one.state) == hash(two.state)
     assert one.state == two.state
+
+
+def test_the_leak_test_has_teeth(new_game: Any) -> None:
+    """A hidden number planted in a measured field, or printed in the feedback, is found."""
+    game = new_game().until(lambda s: s.effect_estimate is not None)
+    clean, truth = game.state, game.environment.truth
+    overall = dataclasses.replace(clean.effect_estimate.overall, value=truth.dropout)
+    game.state = dataclasses.replace(clean, effect_estimate=dataclasses.replace(clean.effect_estimate, overall=overall))
+    with pytest.raises(AssertionError):
+        check_no_leak(game)
+    game.state = dataclasses.replace(clean, feedback=f"The effect is {truth.effect_positive:.5f}.")
+    with pytest.raises(AssertionError):
+        check_no_leak(game)

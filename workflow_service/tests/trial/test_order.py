@@ -10,6 +10,7 @@ from workflow_service.domain.rewards import TermKind, quantise
 from workflow_service.domain.trial import actions as a
 from workflow_service.domain.trial.choices import (
     AnalysisSet,
+    BiomarkerUse,
     Blinding,
     ControlArm,
     EscalationDesign,
@@ -139,7 +140,7 @@ def test_the_canonical_path_earns_twelve_b_and_one_for_each_further_design_actio
         game.must(a.SetControlArm(ControlArm.PLACEBO)),
         game.must(a.SetRandomizationRatio(1, 1)),
         game.must(a.SetBlinding(Blinding.DOUBLE)),
-        game.must(a.AddBiomarkerStratification(a.BiomarkerUse.STRATIFY, "egfr_vaf", 6.0)),
+        game.must(a.AddBiomarkerStratification(BiomarkerUse.STRATIFY, "egfr_vaf", 6.0)),
     ]
     canonical.append(game.must(FULL_PLAN))
     assert game.state.approved, game.state.feedback
