@@ -50,7 +50,7 @@ def server_log() -> Iterator[ServerLog]:
 @pytest_asyncio.fixture
 async def services() -> AsyncIterator[Pair]:
     """Both services, the workflow's episodes in memory."""
-    async with pair(log_sample=1) as both:
+    async with pair(log_sample=1, grader_settings={"log_sample": 1}) as both:
         yield both
 
 

@@ -114,7 +114,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     finally:
                         budget.give_back()
                 except BaseException as raised:
-                    error = _out_of_time() if timer.expired() and isinstance(raised, TimeoutError) else self._judge(raised, context)
+                    error = _out_of_time() if timer.expired() and isinstance(raised, TimeoutError) else self._judge(raised)
                 else:
                     self._note(name, started, None)
                     return response
@@ -136,7 +136,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 try:
                     await self._answer(inner, request, context, budget)
                 except BaseException as raised:
-                    error = self._judge(raised, context)
+                    error = self._judge(raised)
                 if budget is not None:
                     self._note(name, started, error)
             if error is not None:
@@ -169,7 +169,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if budget is not None:
                 budget.give_back()
 
-    def _judge(self, raised: BaseException, context: Context) -> errors.TrialgymError:
+    def _judge(self, raised: BaseException) -> errors.TrialgymError:
         """The error to send for what a handler raised; raises again what must go on."""
         match raised:
             case grpc.aio.AbortError() | KeyboardInterrupt() | SystemExit():
@@ -178,7 +178,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 return raised
             case asyncio.CancelledError() if self._draining and _DRAINING in raised.args:
                 return _draining()
-            case asyncio.CancelledError() if context.cancelled() or context.done():
+            case asyncio.CancelledError() if _is_left():
                 # Nobody waits for the answer: the client left, or its deadline passed. What was committed stays committed.
                 _log.info("call left by its client")
                 raise raised
@@ -246,6 +246,12 @@ class _Requests:
 
 _DRAINING = "draining"
 """Marks the cancellation of a stream by the server itself."""
+
+
+def _is_left() -> bool:
+    """Whether the running call itself was cancelled, by its client or its deadline. gRPC's context does not tell so yet."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _facts(error: errors.TrialgymError) -> dict[str, str]:
