@@ -138,11 +138,10 @@ class Stepper:
         plans = await self._grade(plans, results)
         # A reader may have caught the episode up with another replica while the grader worked: what was decided and graded then
         # holds no more, and the step that came first may have been this very request.
-        overtaken = [plan.index for plan in plans if plan.live.head.step != plan.base]
         plans = [plan for plan in plans if plan.live.head.step == plan.base and self._apply(plan, results)]
-        if not plans:
-            return overtaken
-        return overtaken + await _uncut(self._commit(plans, results))
+        if plans:
+            await _uncut(self._commit(plans, results))
+        return [index for index in indices if index not in results]
 
     async def _plan(self, index: int, command: StepCommand, live: Live) -> _Plan | StepAnswer:
         """The stored answer of a known request, or what must be graded for a new one."""
@@ -188,10 +187,25 @@ class Stepper:
             grades = [fault(error)] * len(wanted)
         for (plan, _), grade in zip(wanted, grades, strict=True):
             if isinstance(grade, TrialgymError):
-                results[plan.index] = grade
+                await self._not_graded(plan, grade, results)
+            elif not 0.0 <= grade.value <= 1.0:  # as no number, too: never to become a reward
+                results[plan.index] = fault(ValueError(f"the grader gave {plan.live.episode_id} the score {grade.value!r}"))
             else:
                 plan.grade = grade
         return [plan for plan in plans if plan.call is None or plan.grade is not None]
+
+    async def _not_graded(self, plan: _Plan, error: TrialgymError, results: dict[int, StepAnswer | TrialgymError]) -> None:
+        """Answers with the grader's failure, unless what asked for a grade was a stale cache: then the step is planned anew."""
+        try:
+            with store_errors():
+                live = await self._live.fresh(plan.command.episode_id)
+        except TrialgymError as unreadable:
+            results[plan.index] = unreadable
+        except Exception as unreadable:
+            results[plan.index] = fault(unreadable)
+        else:
+            if live.head.step == plan.base and self._refusal(plan.command, live) is None:
+                results[plan.index] = error
 
     def _apply(self, plan: _Plan, results: dict[int, StepAnswer | TrialgymError]) -> bool:
         """Applies the rules to a plan; False where they failed, which is a fault of ours and no step."""
@@ -225,7 +239,8 @@ class Stepper:
         plan.append = Append(live.episode_id, entry, head, live.head.state_hash)
         return True
 
-    async def _commit(self, plans: list[_Plan], results: dict[int, StepAnswer | TrialgymError]) -> list[int]:
+    async def _commit(self, plans: list[_Plan], results: dict[int, StepAnswer | TrialgymError]) -> None:
+        """Appends the steps; those that lose the fence get no result, and their episodes are read anew."""
         appends = [plan.append for plan in plans if plan.append is not None]
         try:
             with store_errors():
@@ -235,12 +250,10 @@ class Stepper:
             for plan in plans:
                 results[plan.index] = told
                 self._live.forget(plan.live.episode_id)  # it may have been written all the same: the log decides
-            return []
-        lost = []
+            return
         for plan, append, won in zip(plans, appends, passed, strict=True):
             live = plan.live
             if not won:
-                lost.append(plan.index)
                 await self._reload(plan, results)
                 continue
             if live.head.step < append.entry.step:  # else a reader has already caught it up, with this step and perhaps with more
@@ -251,7 +264,6 @@ class Stepper:
                 self.ended += 1
             self._live.put(live)
             results[plan.index] = StepAnswer(live, append.entry.step, append.entry.answer, replayed=False)
-        return [index for index in lost if index not in results]
 
     async def _reload(self, plan: _Plan, results: dict[int, StepAnswer | TrialgymError]) -> None:
         try:
