@@ -28,7 +28,7 @@ async def _error(call: object) -> TrialgymError:
 
 
 async def test_a_deadline_reaches_the_grader() -> None:
-    """A client with half a second gets a clean DEADLINE_EXCEEDED, the grader saw at most 400 ms and was cancelled, nothing stands."""
+    """A client with 500 ms gets a clean DEADLINE_EXCEEDED, the grader saw at most 400 ms and was cancelled, and nothing stands."""
     async with held_grader() as (relay, address, _), workflow(address) as flow:
         episode = await flow.create()
         relay.before, _ = holding("Grade")

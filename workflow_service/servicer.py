@@ -26,6 +26,7 @@ from trialgym.v1 import (
     curriculum_pb2,
     environment_pb2,
     episode_pb2,
+    error_pb2,
     observation_pb2,
     workflow_service_pb2,
     workflow_service_pb2_grpc,
@@ -34,6 +35,7 @@ from workflow_service import convert
 from workflow_service.engine import Engine, id_for
 from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
+from workflow_service.refusals import fault
 from workflow_service.starts import TRIAL_TASKS, Starter
 from workflow_service.stepping import StepAnswer
 from workflow_service.streaming import answer_stream
@@ -130,8 +132,8 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
                 convert.check_view(step.view, f"{field}view", batch=True)
                 commands.append(convert.step_command(step, field))
                 places.append(index)
-            except TrialgymError as error:
-                results[index].failure.CopyFrom(failure(error))
+            except Exception as error:
+                results[index].failure.CopyFrom(_failure(error))
         answers = await self._engine.step(commands)
         for index, answer in zip(places, answers, strict=True):
             await turns.give()
@@ -139,8 +141,8 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
                 if isinstance(answer, TrialgymError):
                     raise _below(f"requests[{index}].", answer)
                 results[index].response.CopyFrom(await self._answer(answer, request.requests[index].view))
-            except TrialgymError as error:
-                results[index].failure.CopyFrom(failure(error))
+            except Exception as error:
+                results[index].failure.CopyFrom(_failure(error))
         return workflow_service_pb2.BatchStepEpisodesResponse(results=results)
 
     async def StreamSteps(
@@ -336,6 +338,11 @@ def _check_distinct(given: Sequence[str], field: str) -> None:
         first = seen.setdefault(name, index)
         if first != index:
             raise InvalidField(field.format(index), f"{name[:80]} stands at {field.format(first)} already; name each episode once")
+
+
+def _failure(error: Exception) -> error_pb2.Failure:
+    """The failure of one item, whatever went wrong with it: a fault in one must not take the answers of the others away."""
+    return failure(error if isinstance(error, TrialgymError) else fault(error))
 
 
 def _below(at: str, error: TrialgymError) -> TrialgymError:

@@ -235,13 +235,16 @@ class _Requests:
     """The requests of a stream. Raises InvalidField for one that cannot be read."""
 
     def __init__(self, requests: AsyncIterator[Any]) -> None:
-        self._requests = aiter(requests)
+        self._requests = requests
+        self._open: AsyncIterator[Any] | None = None  # made when first read: one that is made and never read is a warning
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        return _read(await anext(self._requests))
+        if self._open is None:
+            self._open = aiter(self._requests)
+        return _read(await anext(self._open))
 
 
 _DRAINING = "draining"
