@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from trialgym.rpc.channel import client_options, open_channel
+from trialgym.rpc.channel import PEER_RETRY_ATTEMPTS, client_options, open_channel
 from trialgym.rpc.context import budget_s, current_call
 from trialgym.rpc.errors import (
     DeadlineExceeded,
@@ -51,7 +51,7 @@ class GrpcGrader:
 
     def __init__(self, target: str, clock: Clock) -> None:
         # A grader that is down must be told at once, not waited for: the step can be repeated.
-        self._channel = open_channel(target, client_options(wait_for_ready=False))
+        self._channel = open_channel(target, client_options(wait_for_ready=False, attempts=PEER_RETRY_ATTEMPTS))
         self._stub = grader_service_pb2_grpc.GraderServiceStub(self._channel)
         self._target = target
         self._clock = clock

@@ -37,6 +37,8 @@ DEFAULT_DEADLINE_S = 10.0
 MAX_DEADLINE_S = 30.0
 
 RETRY_ATTEMPTS = 4
+PEER_RETRY_ATTEMPTS = 2
+"""Between the services: enough for a connection that just broke. A client repeats the whole call, so more would multiply."""
 RETRY_FIRST_S = 0.05
 RETRY_LONGEST_S = 1.0
 RETRY_FACTOR = 2.0
@@ -44,6 +46,8 @@ RETRY_FACTOR = 2.0
 RECONNECT_FIRST_MS = 100
 RECONNECT_LONGEST_MS = 2_000
 """A restarted server must be found again well within a call's deadline; gRPC's own default waits up to two minutes."""
+CONNECT_TIMEOUT_MS = 5_000
+"""How long one attempt to connect may take: a far or loaded server needs more than the first pause between attempts."""
 
 SERVICES: tuple[ServiceDescriptor, ...] = (
     grader_service_pb2.DESCRIPTOR.services_by_name["GraderService"],
@@ -57,13 +61,15 @@ def is_retryable(method: MethodDescriptor) -> bool:
     return level in (MethodOptions.NO_SIDE_EFFECTS, MethodOptions.IDEMPOTENT)
 
 
-def service_config(services: Iterable[ServiceDescriptor] = SERVICES, *, wait_for_ready: bool) -> str:
+def service_config(
+    services: Iterable[ServiceDescriptor] = SERVICES, *, wait_for_ready: bool, attempts: int = RETRY_ATTEMPTS
+) -> str:
     """The service config of a channel: round robin over a name's addresses, and retries for the methods that may be repeated.
 
     Only UNAVAILABLE is retried, which says that nothing was committed or that the answer was lost; a request_id makes both safe.
     """
     retry = {
-        "maxAttempts": RETRY_ATTEMPTS,
+        "maxAttempts": attempts,
         "initialBackoff": f"{RETRY_FIRST_S}s",
         "maxBackoff": f"{RETRY_LONGEST_S}s",
         "backoffMultiplier": RETRY_FACTOR,
@@ -80,8 +86,8 @@ def service_config(services: Iterable[ServiceDescriptor] = SERVICES, *, wait_for
     return json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": methods})
 
 
-def client_options(*, wait_for_ready: bool = True, use_http_proxy: bool = False) -> Options:
-    """The options of a channel to either service."""
+def client_options(*, wait_for_ready: bool = True, use_http_proxy: bool = False, attempts: int = RETRY_ATTEMPTS) -> Options:
+    """The options of a channel to either service; `attempts` counts the first one, too."""
     return [
         ("grpc.keepalive_time_ms", CLIENT_PING_S * 1000),
         ("grpc.keepalive_timeout_ms", CLIENT_PING_TIMEOUT_S * 1000),
@@ -89,11 +95,11 @@ def client_options(*, wait_for_ready: bool = True, use_http_proxy: bool = False)
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", CLIENT_RECEIVE_BYTES),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_FIRST_MS),
-        ("grpc.min_reconnect_backoff_ms", RECONNECT_FIRST_MS),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # gRPC's name for the least time that an attempt is given
         ("grpc.max_reconnect_backoff_ms", RECONNECT_LONGEST_MS),
         # A proxy of the environment would swallow calls to loopback and to cluster names.
         ("grpc.enable_http_proxy", int(use_http_proxy)),
-        ("grpc.service_config", service_config(wait_for_ready=wait_for_ready)),
+        ("grpc.service_config", service_config(wait_for_ready=wait_for_ready, attempts=attempts)),
     ]
 
 
