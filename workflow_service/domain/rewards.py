@@ -6,7 +6,6 @@ holds each sum without rounding.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -36,7 +35,7 @@ def quantise(value: float) -> float:
 
     Raises ValueError where `value` is not finite or beyond 2^20 in size.
     """
-    if not math.isfinite(value) or abs(value) > LARGEST:
+    if not abs(value) <= LARGEST:  # which is not true of NaN either
         raise ValueError(f"a reward value must be finite and within 2^20, not {value!r}")
     return round(value / QUANTUM) * QUANTUM + 0.0
 
