@@ -70,8 +70,6 @@ def at_look(
     return Accrued(bisect.bisect_right(positions, seen), seen, round(day, 3))
 
 
-def at_end(
-    scenario: str, truth: Truth, recruitment: Recruitment, accrual_per_month: float, n_planned: int
-) -> Accrued | None:
+def at_end(scenario: str, truth: Truth, recruitment: Recruitment, accrual_per_month: float, n_planned: int) -> Accrued | None:
     """Enrolment when all n_planned patients have reached the primary time point; None where they cannot be found."""
     return at_look(scenario, truth, recruitment, accrual_per_month, n_planned, n_planned)

@@ -91,9 +91,7 @@ def _fit(
     if missing is MissingDataStrategy.NON_RESPONDER:
         return non_responder_estimate(outcomes, treated)
     if missing is MissingDataStrategy.MULTIPLE_IMPUTATION:
-        return multiple_imputation_estimate(
-            outcomes, treated, rng=generator(truth.key, truth.seed, len(outcomes), "imputation")
-        )
+        return multiple_imputation_estimate(outcomes, treated, rng=generator(truth.key, truth.seed, len(outcomes), "imputation"))
     return mmrm_estimate(outcomes, treated)
 
 
@@ -125,9 +123,7 @@ def _spread(data: TrialData, single_arm: bool) -> float:
     return math.sqrt(squares / df)
 
 
-def combined_statistic(
-    z_before: float, n_before: int, fraction_before: float, z_all: float, n_all: int, fraction: float
-) -> float:
+def combined_statistic(z_before: float, n_before: int, fraction_before: float, z_all: float, n_all: int, fraction: float) -> float:
     """The statistic at an information fraction with the weights that were planned, whatever number of patients came since.
 
     The increment since the last look, made independent of it, has the weight planned for it (Cui, Hung and Wang 1999); with

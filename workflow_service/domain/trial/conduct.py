@@ -128,9 +128,9 @@ def take_look(truth: Truth, state: TrialState, demand: Demand) -> tuple[Look, In
         fraction = planned
     recruitment = conduct.recruitment(state.protocol)
     reading = read(state.start.scenario, truth, recruitment, demand.n_outcome)
-    z = combined_statistic(before.z, before.n, before.fraction, reading.z, demand.n_outcome, fraction)
-    if before.n > 0 and conduct.n_planned == conduct.n_original:
-        z = reading.z
+    z = reading.z
+    if conduct.n_planned != conduct.n_original:
+        z = combined_statistic(before.z, before.n, before.fraction, z, demand.n_outcome, fraction)
     z = round(z, DIGITS)
     taken = Look(demand.n_outcome, round(fraction, DIGITS), reading.z, z)
     fractions = tuple(look.fraction for look in (*conduct.looks, taken))
@@ -168,9 +168,7 @@ def _is_futile(state: TrialState, fractions: tuple[float, ...], z: float, trend:
     return z < design.futility[len(fractions) - 1]
 
 
-def analyse(
-    truth: Truth, state: TrialState, early_stop: EarlyStop | None, demand: Demand | None
-) -> PrimaryResult:
+def analyse(truth: Truth, state: TrialState, early_stop: EarlyStop | None, demand: Demand | None) -> PrimaryResult:
     """The pre-specified analysis: at the last look for an early stop, else of all planned patients (`demand`)."""
     conduct = state.conduct
     recruitment = conduct.recruitment(state.protocol)

@@ -12,7 +12,7 @@ from workflow_service.domain.stats.three_plus_three import EscalationStep, next_
 from workflow_service.domain.trial.analysis import DIGITS
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.cards.card import Card
-from workflow_service.domain.trial.choices import EscalationDesign
+from workflow_service.domain.trial.choices import ControlArm, EscalationDesign
 from workflow_service.domain.trial.programme import MOST_COHORTS
 from workflow_service.domain.trial.state import TreatedCohort, TrialState
 from workflow_service.domain.trial.streams import normals, uniforms
@@ -56,9 +56,7 @@ def _counts(levels: int, cohorts: Sequence[TreatedCohort]) -> tuple[list[int], l
     return n, dlts
 
 
-def summarise(
-    card: Card, design: EscalationDesign, before: DoseFinding | None, cohorts: tuple[TreatedCohort, ...]
-) -> DoseFinding:
+def summarise(card: Card, design: EscalationDesign, before: DoseFinding | None, cohorts: tuple[TreatedCohort, ...]) -> DoseFinding:
     """Dose finding after the last of `cohorts`. A design that has finished stays so; later patients still move its MTD."""
     n, dlts = _counts(len(card.doses), cohorts)
     current = cohorts[-1].dose_level - 1
@@ -105,7 +103,7 @@ def safety_signals(truth: Truth, scenario: str, state: TrialState) -> tuple[Safe
     """Events in everyone exposed so far, in phase I and on treatment in phase II. Shares with Wilson's interval."""
     card = CARDS[scenario]
     signals = []
-    exposed = state.exposed + state.conduct.accrued.n_enrolled // 2
+    exposed = state.exposed + treated_in_phase_two(state)
     for position, kind in enumerate(card.adverse_events):
         events = serious = 0
         for index, cohort in enumerate(state.cohorts):
@@ -118,11 +116,19 @@ def safety_signals(truth: Truth, scenario: str, state: TrialState) -> tuple[Safe
             seen, grave = _events(truth, f"event{position}", -1, later, rate, kind.serious)
             events, serious = events + seen, serious + grave
         low, high = wilson_interval(events, exposed)
-        rate_seen = Estimate(
-            round(events / exposed, DIGITS), round(low, DIGITS), round(high, DIGITS), exposed
-        )
+        rate_seen = Estimate(round(events / exposed, DIGITS), round(low, DIGITS), round(high, DIGITS), exposed)
         signals.append(SafetySignal(kind.event, rate_seen, serious))
     return tuple(signals)
+
+
+def treated_in_phase_two(state: TrialState) -> int:
+    """Patients enrolled so far who get the drug, by the allocation planned."""
+    enrolled, ratio = state.conduct.accrued.n_enrolled, state.protocol.randomization_ratio
+    control = state.protocol.control_arm
+    if control is not None and control.control is ControlArm.NONE:
+        return enrolled
+    parts = (1, 1) if ratio is None else (ratio.treatment, ratio.control)
+    return enrolled * parts[0] // sum(parts)
 
 
 def _events(truth: Truth, stream: str, index: int, n: int, rate: float, serious: float) -> tuple[int, int]:
@@ -166,8 +172,7 @@ def estimate_effect(truth: Truth, scenario: str, state: TrialState) -> tuple[Eff
         biomarker_negative=_mean(others, truth.phase_one_sd) if measured and others else None,
     )
     levels = tuple(
-        replace(each, response=_mean(by_level[each.dose_level], truth.phase_one_sd))
-        for each in state.dose_finding.levels
+        replace(each, response=_mean(by_level[each.dose_level], truth.phase_one_sd)) for each in state.dose_finding.levels
     )
     return estimate, replace(state.dose_finding, levels=levels)
 

@@ -59,7 +59,7 @@ class TrialEnvironment:
             budget_left_usd=self._programme.budget_usd,
             days_left=self._programme.time_days,
             packets=tuple(Packet(task) for task in self._start.review_tasks),
-            feedback=f"The programme \"{CARDS[self._start.scenario].title}\" is yours. Nothing has been done yet.",
+            feedback=f'The programme "{CARDS[self._start.scenario].title}" is yours. Nothing has been done yet.',
             hint=self._hint(0, False),
         )
 
@@ -136,9 +136,7 @@ class TrialEnvironment:
         if isinstance(action, SubmitFindings) and action.family is None:
             raise InvalidAction("submit_findings.family", "must name the packet that the sheet answers")
 
-    def _execute(
-        self, truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None
-    ) -> Applied[TrialState]:
+    def _execute(self, truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None) -> Applied[TrialState]:
         kind = type_of(action)
         due = price(truth, state, kind, getattr(action, "early_stop", None) is not None)
         if due is None:
@@ -168,7 +166,7 @@ class TrialEnvironment:
             phase=phase,
             frontier=frontier,
             recovered=state.recovered or did.recovers,
-            used=used_after(state, did.state, kind),
+            used=used_after(state, did, kind),
             done=state.done if key in state.done else (*state.done, key),
             phase_steps=steps,
             skip_waived=moved.skip_waived,

@@ -87,11 +87,7 @@ def basis_effect(dossier: Dossier) -> float | None:
 
 def review(dossier: Dossier) -> tuple[ReviewFinding, ...]:
     """What the review finds, in the order of the codes. The verdict is a hold where any finding blocks."""
-    return tuple(
-        ReviewFinding(code, blocking, message)
-        for code, rule in _RULES
-        for blocking, message in rule(dossier)
-    )
+    return tuple(ReviewFinding(code, blocking, message) for code, rule in _RULES for blocking, message in rule(dossier))
 
 
 _Findings = Iterator[tuple[bool, str]]
@@ -124,9 +120,12 @@ def _power(d: Dossier) -> _Findings:
     if size is None or basis is None:
         yield True, "The sample size is not planned from an estimate."
     elif declared_power(basis, size.n_total, size.alpha, size.dropout_rate, _parts(d)) < REFERENCE_POWER:
-        yield True, (
-            f"After the expected dropout, {size.n_total} patients give less than {REFERENCE_POWER:.0%} power for an effect of "
-            f"{basis:.2f} SD, the lower of your estimate and your stated minimum."
+        yield (
+            True,
+            (
+                f"After the expected dropout, {size.n_total} patients give less than {REFERENCE_POWER:.0%} power for an effect of "
+                f"{basis:.2f} SD, the lower of your estimate and your stated minimum."
+            ),
         )
 
 

@@ -126,9 +126,7 @@ def is_enriched(biomarker: AddBiomarkerStratification | None) -> bool:
     return biomarker is not None and biomarker.use is BiomarkerUse.ENRICH
 
 
-def carriers_enrolled(
-    card: Card, truth: Truth, biomarker: AddBiomarkerStratification | None
-) -> tuple[float, float]:
+def carriers_enrolled(card: Card, truth: Truth, biomarker: AddBiomarkerStratification | None) -> tuple[float, float]:
     """(share of carriers among the enrolled, share of eligible candidates who pass the test)."""
     if biomarker is None or not is_enriched(biomarker):
         return truth.prevalence, 1.0
@@ -236,9 +234,7 @@ class Drift:
         return power if math.isfinite(power) else float(ndtr(self.noncentrality - critical))
 
 
-def drift_of(
-    card: Card, truth: Truth, protocol: ProtocolState, n_total: float, carriers: float | None = None
-) -> Drift:
+def drift_of(card: Card, truth: Truth, protocol: ProtocolState, n_total: float, carriers: float | None = None) -> Drift:
     """The drift of the primary analysis with n_total enrolled.
 
     `carriers` is the share of carriers among the enrolled, by the protocol's own rule where None. Closed form: fixed sample,

@@ -96,16 +96,12 @@ def enrolled(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> C
             return None
 
 
-def _passes(
-    scenario: str, truth: Truth, biomarker: AddBiomarkerStratification | None, carrier: BoolArray, size: int
-) -> BoolArray:
+def _passes(scenario: str, truth: Truth, biomarker: AddBiomarkerStratification | None, carrier: BoolArray, size: int) -> BoolArray:
     assay = CARDS[scenario].assay
     if biomarker is None or assay is None or not is_enriched(biomarker):
         return np.ones(size, dtype=np.bool_)
     z = normals(truth.key, truth.seed, 0, "assay", size)
-    value = np.where(
-        carrier, assay.positive_mean + assay.positive_sd * z, assay.negative_mean + assay.negative_sd * z
-    )
+    value = np.where(carrier, assay.positive_mean + assay.positive_sd * z, assay.negative_mean + assay.negative_sd * z)
     return np.asarray(value >= biomarker.cutoff)
 
 

@@ -137,9 +137,7 @@ def missing_for(truth: Truth, state: TrialState, action: TrialAction) -> tuple[P
     return tuple(lacking)
 
 
-def legal_and_blocked(
-    truth: Truth, state: TrialState
-) -> tuple[tuple[ActionType, ...], tuple[BlockedAction, ...]]:
+def legal_and_blocked(truth: Truth, state: TrialState) -> tuple[tuple[ActionType, ...], tuple[BlockedAction, ...]]:
     """The kinds of action that are legal now, and the others with what they lack; none at all after the end."""
     if state.ending:
         return (), ()

@@ -145,9 +145,7 @@ def _smallest_relevant_effect(card: Card, effect: float, dropout: float) -> floa
     return relevant
 
 
-def _reference_cost(
-    card: Card, protocol: ProtocolState, n: int, passing: float, accrual_per_month: float
-) -> tuple[float, float]:
+def _reference_cost(card: Card, protocol: ProtocolState, n: int, passing: float, accrual_per_month: float) -> tuple[float, float]:
     cohorts = min(len(card.doses) + REFERENCE_COHORTS_BEYOND_LEVELS, MOST_COHORTS)
     steps = [*REFERENCE_ACTIONS, (ActionType.RUN_DOSE_ESCALATION, cohorts)]
     if protocol.biomarker is not None:

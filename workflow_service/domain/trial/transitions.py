@@ -160,9 +160,7 @@ def _look_at_safety(truth: Truth, state: TrialState) -> Step:
     paid = state.exposed_by_design + state.conduct.accrued.n_enrolled
     is_new = exposed > state.looked_at
     signals = safety_signals(truth, state.start.scenario, state)
-    after = replace(
-        state, safety_signals=signals, looked_at=exposed, paid_exposure=max(paid, state.paid_exposure)
-    )
+    after = replace(state, safety_signals=signals, looked_at=exposed, paid_exposure=max(paid, state.paid_exposure))
     worst = max(signals, key=lambda signal: signal.rate.value)
     text = f"Safety reviewed. Most frequent: {worst.event}, {worst.rate.value:.0%} of {worst.rate.n} exposed patients."
     return Step(after, text, is_new, paid > state.paid_exposure)
@@ -181,9 +179,7 @@ def _estimate(truth: Truth, state: TrialState, first: bool) -> Step:
 
 
 def _submit(state: TrialState, action: SubmitToFdaReview, first: bool) -> Step:
-    plans: dict[str, Any] = {
-        each.name: value for each in fields(action) if (value := getattr(action, each.name)) is not None
-    }
+    plans: dict[str, Any] = {each.name: value for each in fields(action) if (value := getattr(action, each.name)) is not None}
     protocol = replace(state.protocol, **plans)
     card = CARDS[state.start.scenario]
     findings = review(Dossier(card, state.start.tier, protocol, state.dose_finding, state.effect_estimate))
@@ -298,9 +294,7 @@ def _submit_findings(state: TrialState, action: SubmitFindings, grade: Grade | N
         last_digest=sheet,
     )
     packets = tuple(graded if each is packet else each for each in state.packets)
-    text = (
-        f"The answer sheet is filed: {grade.accepted_entries} entries read, {grade.invalid_entries} that could not be used."
-    )
+    text = f"The answer sheet is filed: {grade.accepted_entries} entries read, {grade.invalid_entries} that could not be used."
     return Step(replace(state, packets=packets), text, is_new, effective)
 
 
@@ -318,8 +312,8 @@ def opened(state: TrialState) -> tuple[Packet, ...]:
     )
 
 
-def used_after(state: TrialState, after: TrialState, kind: ActionType) -> tuple[ActionType, ...]:
-    """The kinds of action used up since the last verdict, once `kind` was carried out."""
-    if len(after.verdicts) > len(state.verdicts):
+def used_after(state: TrialState, did: Step, kind: ActionType) -> tuple[ActionType, ...]:
+    """The kinds of action that have been effective since the last verdict, once `kind` was carried out."""
+    if len(did.state.verdicts) > len(state.verdicts):
         return ()
-    return state.used if kind in state.used else (*state.used, kind)
+    return state.used if kind in state.used or not did.effective else (*state.used, kind)

@@ -56,9 +56,7 @@ class Truth:
 
     def as_alternative(self) -> Truth:
         """The same world with a drug that works."""
-        return replace(
-            self, is_null=False, effect_positive=self.alternative_positive, effect_negative=self.alternative_negative
-        )
+        return replace(self, is_null=False, effect_positive=self.alternative_positive, effect_negative=self.alternative_negative)
 
 
 def dose_response(card: Card, curve: str) -> tuple[float, ...]:

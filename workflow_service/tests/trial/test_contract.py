@@ -20,11 +20,7 @@ MESSAGES = [
     for kind in vars(module).values()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
 ]
-ENUMS = [
-    (kind.__name__, kind)
-    for kind in vars(choices).values()
-    if isinstance(kind, type) and kind.__module__ == choices.__name__
-]
+ENUMS = [(kind.__name__, kind) for kind in vars(choices).values() if isinstance(kind, type) and kind.__module__ == choices.__name__]
 
 
 def descriptor(name: str) -> Any:

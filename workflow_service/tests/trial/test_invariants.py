@@ -67,9 +67,7 @@ def check_step(before: TrialState, game: Game, applied: Any) -> None:
     assert (applied.outcome is Outcome.BLOCKED) == bool(applied.missing)
     if applied.outcome is not Outcome.EXECUTED:
         # The end by the step limit may come with any step; nothing else may change.
-        same = dataclasses.replace(
-            after, step=before.step, feedback=before.feedback, ending=before.ending, hint=before.hint
-        )
+        same = dataclasses.replace(after, step=before.step, feedback=before.feedback, ending=before.ending, hint=before.hint)
         assert same == before
     if applied.outcome is Outcome.BLOCKED:
         assert applied.reward.value == 0.0

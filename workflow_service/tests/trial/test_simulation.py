@@ -123,9 +123,7 @@ def test_a_worse_choice_lowers_true_power(scenario: str, tier: Tier, change: Cha
 def test_a_worse_choice_shows_in_the_patients_too(scenario: str, tier: Tier, change: Change) -> None:
     good = reference_protocol(CARDS[scenario], tier)
     n = min(int(0.7 * programme_of(scenario, tier).n_reference), 900)
-    before, after = (
-        np.array([each.z for each in readings(scenario, tier, protocol, n, 60)]) for protocol in (good, change(good))
-    )
+    before, after = (np.array([each.z for each in readings(scenario, tier, protocol, n, 60)]) for protocol in (good, change(good)))
     assert after.mean() < before.mean() - 3 * math.sqrt(after.var() / 60 + before.var() / 60) * 0.5
 
 
@@ -190,9 +188,7 @@ def test_locf_is_biased_when_the_arms_drop_out_unequally() -> None:
     toxic = {"effect_positive": 0.0, "effect_negative": 0.0, "event_rates": (0.9, 0.0), "dropout": 0.5}
     protocol = reference_protocol(CARDS[scenario], tier)
     assert protocol.primary_endpoint is not None
-    carried = replace(
-        protocol, primary_endpoint=replace(protocol.primary_endpoint, missing_data=MissingDataStrategy.LOCF)
-    )
+    carried = replace(protocol, primary_endpoint=replace(protocol.primary_endpoint, missing_data=MissingDataStrategy.LOCF))
     locf, mmrm = (
         np.array([each.effect for each in readings(scenario, tier, each_protocol, 400, 60, **toxic)])
         for each_protocol in (carried, protocol)
@@ -269,9 +265,7 @@ def test_narrow_criteria_cost_time() -> None:
     scenario, tier = "autoimmune_biologic", Tier.BEGINNER
     protocol = reference_protocol(CARDS[scenario], tier)
     assert protocol.inclusion_criteria is not None
-    narrow = replace(
-        protocol, inclusion_criteria=a.SetInclusionCriteria((*protocol.inclusion_criteria.criterion_ids, "IN-EARLY"))
-    )
+    narrow = replace(protocol, inclusion_criteria=a.SetInclusionCriteria((*protocol.inclusion_criteria.criterion_ids, "IN-EARLY")))
     truth = world(scenario, tier, 2)
     usual, long = (at_end(scenario, truth, Recruitment(each), 30.0, 200) for each in (protocol, narrow))
     assert usual is not None

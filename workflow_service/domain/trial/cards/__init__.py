@@ -12,7 +12,5 @@ from workflow_service.domain.trial.cards.depression import CNS_DEPRESSION
 from workflow_service.domain.trial.cards.rare_disease import RARE_DISEASE_ORPHAN
 from workflow_service.domain.trial.cards.solid_tumor import SOLID_TUMOR_CHEMO
 
-CARDS: dict[str, Card] = {
-    card.id: card for card in (SOLID_TUMOR_CHEMO, AUTOIMMUNE_BIOLOGIC, CNS_DEPRESSION, RARE_DISEASE_ORPHAN)
-}
+CARDS: dict[str, Card] = {card.id: card for card in (SOLID_TUMOR_CHEMO, AUTOIMMUNE_BIOLOGIC, CNS_DEPRESSION, RARE_DISEASE_ORPHAN)}
 """The cards by scenario id, in the catalogue's order."""

@@ -220,4 +220,3 @@ def random_action(kind: ActionType, trial: TrialObservation, draws: Iterator[flo
                 one(Decision),
             )
             return SynthesizeConclusion(claims)
-

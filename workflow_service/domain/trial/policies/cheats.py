@@ -162,9 +162,7 @@ def always_claim_success(sheets: Sheets = no_sheets) -> Policy:
                 ci_lower=min(max(effect.value, 0.05), best),
                 ci_upper=best + 0.1,
                 decision=Decision.EFFECTIVE,
-                responder_population=(
-                    ResponderPopulation.BIOMARKER_POSITIVE if enriched else ResponderPopulation.ALL_COMERS
-                ),
+                responder_population=(ResponderPopulation.BIOMARKER_POSITIVE if enriched else ResponderPopulation.ALL_COMERS),
                 recommended_dose=observation.trial.protocol.dosing_schedule.dose,
             )
             return replace(action, claims=claims)

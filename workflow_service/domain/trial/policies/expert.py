@@ -194,14 +194,14 @@ def _answer_hold(trial: TrialObservation, legal: set[ActionType], brief: Scenari
     """Amends what the hold names, as far as an amendment can."""
     if A.REQUEST_PROTOCOL_AMENDMENT not in legal or trial.protocol.sample_size is None:
         return
-    changes = []
+    changes: dict[str, ProtocolChange] = {}
     for code in dict.fromkeys(each.code for each in trial.fda_verdicts[-1].findings if each.blocking):
         if code in ("F02", "F17"):
             weeks = primary_endpoint(brief)[1]
             n = min(planned_patients(trial, brief, weeks), brief.accessible_population)
             size = SetSampleSize(n, 0.05, 0.9, read(brief).dropout)
             if size != trial.protocol.sample_size:
-                changes.append(ProtocolChange(sample_size=size))
+                changes["sample_size"] = ProtocolChange(sample_size=size)
         elif code == "F07" and trial.dose_finding is not None and trial.protocol.dosing_schedule is not None:
             usable = [
                 each
@@ -212,9 +212,9 @@ def _answer_hold(trial: TrialObservation, legal: set[ActionType], brief: Scenari
                 schedule = trial.protocol.dosing_schedule
                 other = SetDosingSchedule(usable[-1].dose, schedule.doses_per_four_weeks, schedule.duration_weeks)
                 if other != schedule:
-                    changes.append(ProtocolChange(dosing_schedule=other))
+                    changes["dosing_schedule"] = ProtocolChange(dosing_schedule=other)
     if changes:
-        yield RequestProtocolAmendment(tuple(changes))
+        yield RequestProtocolAmendment(tuple(changes.values()))
 
 
 def _conduct(observation: Observation, legal: set[ActionType]) -> Iterator[TrialAction]:
