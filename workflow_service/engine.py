@@ -17,6 +17,7 @@ from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, H
 from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec, Environments
+from workflow_service.quota import Places
 from workflow_service.refusals import TOMBSTONE_MS, expired, is_expired, is_forgotten, refusal, store_errors, unknown
 from workflow_service.stepping import StepAnswer, StepCommand, Stepper
 from workflow_service.storage.base import Cursor, EpisodeStore, Filter, NewEpisode, Stored
@@ -55,18 +56,20 @@ class Engine:
         self._clock = clock
         self.limits = limits
         self.live = LiveEpisodes(store, environments, codec, limit=cache)
+        self._places = Places(limits.max_active)
         self._stepper = Stepper(
-            store=store, grader=grader, live=self.live, codec=codec, clock=clock, retention_ms=limits.retention_ms
+            store=store,
+            grader=grader,
+            live=self.live,
+            codec=codec,
+            clock=clock,
+            retention_ms=limits.retention_ms,
+            places=self._places,
         )
-        self._active = 0
-        self._reserved = 0
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes; see Stepper.step."""
-        answers = await self._stepper.step(commands)
-        self._active -= self._stepper.ended
-        self._stepper.ended = 0
-        return answers
+        return await self._stepper.step(commands)
 
     # Creating
 
@@ -137,30 +140,24 @@ class Engine:
     async def _create(self, episodes: Sequence[NewEpisode]) -> bool:
         """Creates all, or none and returns False where they exist already. Raises Quota, though never for a repeated request."""
         count = len(episodes)
-        if not await self._reserve(count):
-            if await self._exists(episodes[0].start.episode_id):
-                return False
-            raise Quota(
-                f"{self._active + self._reserved} episodes are active, at most {self.limits.max_active} may be; finish, cancel or "
-                "let some expire",
-                retry_after_ms=1_000,
-                metadata={"limit": str(self.limits.max_active), "active": str(self._active + self._reserved)},
-            )
+        if not self._places.reserve(count):
+            await self.recount()
+            if not self._places.reserve(count):
+                if await self._exists(episodes[0].start.episode_id):
+                    return False
+                taken, limit = self._places.taken, self._places.limit
+                raise Quota(
+                    f"{taken} episodes are active, at most {limit} may be; finish, cancel or let some expire",
+                    retry_after_ms=1_000,
+                    metadata={"limit": str(limit), "active": str(taken)},
+                )
+        created = False
         try:
             with store_errors():
                 created = await self._store.create(episodes)
-            self._active += count if created else 0
         finally:
-            self._reserved -= count
+            self._places.settle(count, created=created)
         return created
-
-    async def _reserve(self, count: int) -> bool:
-        """Takes places for episodes about to be created, so that those created at the same time cannot exceed the limit."""
-        if self._active + self._reserved + count > self.limits.max_active:
-            await self.recount()
-        free = self._active + self._reserved + count <= self.limits.max_active
-        self._reserved += count if free else 0
-        return free
 
     async def _exists(self, episode_id: str) -> bool:
         with store_errors():
@@ -176,7 +173,7 @@ class Engine:
     async def recount(self) -> None:
         """Counts the active episodes anew; what other replicas created and ended is known only so."""
         with store_errors():
-            self._active = await self._store.count_active()
+            await self._places.count(self._store.count_active)
 
     # Reading
 
@@ -219,17 +216,17 @@ class Engine:
         """Gives an episode up; one that has already ended is left as it is. Raises NotFound and EpisodeExpired."""
         live = await self.get(episode_id)
         self._refuse_expired(live)
-        now = self._clock()
+        now, counts = self._clock(), self._places.counts
         with store_errors():  # a step under way loses the fence against it
             done = await self._store.finish(
                 episode_id, EpisodeState.CANCELLED, now_ms=now, expire_ms=now + self.limits.retention_ms
             )
-        self._active -= done
+        self._places.free(done, since=counts)
         return await self.get(episode_id)
 
     async def delete(self, episode_id: str) -> None:
         """Deletes an episode; one that was deleted within the hour is no error. Raises NotFound where there was none."""
-        now = self._clock()
+        now, counts = self._clock(), self._places.counts
         with store_errors():
             stored = await self._store.get(episode_id)
             if stored is None:
@@ -237,7 +234,7 @@ class Engine:
             self._refuse_forgotten(episode_id, stored.head)
             if not stored.head.deleted:
                 done = await self._store.delete(episode_id, now_ms=now, expire_ms=now + TOMBSTONE_MS)
-                self._active -= done and stored.head.state is EpisodeState.ACTIVE
+                self._places.free(done and stored.head.state is EpisodeState.ACTIVE, since=counts)
         self.live.forget(episode_id)
 
     async def renew(self, episode_ids: Sequence[str], ttl_ms: int | None) -> list[int | TrialgymError]:

@@ -23,6 +23,7 @@ from workflow_service.domain.trial.actions import InvalidAction
 from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
+from workflow_service.quota import Places
 from workflow_service.refusals import fault, refusal, store_errors, unknown
 from workflow_service.storage.base import Append, EpisodeStore
 
@@ -72,7 +73,15 @@ class Stepper:
     """Takes steps over a store, a grader and the live episodes."""
 
     def __init__(
-        self, *, store: EpisodeStore, grader: GraderPort, live: LiveEpisodes, codec: Codec, clock: Clock, retention_ms: int
+        self,
+        *,
+        store: EpisodeStore,
+        grader: GraderPort,
+        live: LiveEpisodes,
+        codec: Codec,
+        clock: Clock,
+        retention_ms: int,
+        places: Places,
     ) -> None:
         self._store = store
         self._grader = grader
@@ -80,8 +89,7 @@ class Stepper:
         self._codec = codec
         self._clock = clock
         self._retention_ms = retention_ms
-        self.ended = 0
-        """Episodes that ended by a step since this was last set to 0."""
+        self._places = places
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes: one grading call, one commit. The answers are in the order of the commands.
@@ -242,6 +250,7 @@ class Stepper:
     async def _commit(self, plans: list[_Plan], results: dict[int, StepAnswer | TrialgymError]) -> None:
         """Appends the steps; those that lose the fence get no result, and their episodes are read anew."""
         appends = [plan.append for plan in plans if plan.append is not None]
+        counts = self._places.counts
         try:
             with store_errors():
                 passed = await self._store.append(appends)
@@ -261,7 +270,7 @@ class Stepper:
             if append.entry.request_id:
                 live.requests[append.entry.request_id] = (append.entry.step, append.entry.payload_digest)
             if append.head.state is not EpisodeState.ACTIVE:
-                self.ended += 1
+                self._places.free(1, since=counts)
             self._live.put(live)
             results[plan.index] = StepAnswer(live, append.entry.step, append.entry.answer, replayed=False)
 
