@@ -59,7 +59,7 @@ def test_people_see_observation_reward_by_term_and_the_return() -> None:
     shown = run("play", "--task", "tasks/ae_classification", "--policy", "expert", "--rubric", "structured").stdout
     assert "review of tasks/ae_classification, rubric structured 1, seed 0" in shown
     assert "AE-004" in shown
-    assert "step 1  submit_findings(4 findings, 4 claims, final)" in shown
+    assert "submit_findings(4 findings, 4 claims, final)" in shown
     assert "task_score" in shown
     assert "Return 1 after 1 step: terminated." in shown
     assert "Classification of adverse events" in shown
@@ -225,6 +225,32 @@ def test_a_file_that_cannot_be_replayed_is_told(content: str, words: str, tmp_pa
     result = run("replay", str(path))
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+TRIAL_ACTIONS = """
+{"reviewScenario": {}}
+{"formHypothesis": {"expectedEffect": 0.4, "responderHypothesis": "RESPONDER_POPULATION_ALL_COMERS"}}
+{"synthesizeConclusion": {"claims": {"effectEstimate": 0.1, "ciUpper": 0.3, "responderPopulation": 1, "decision": 1}}}
+"""
+
+
+def test_a_trial_is_played_saved_and_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "trial.jsonl"
+    trial = ["--environment", "trial", "--scenario", "solid_tumor_chemo", "--tier", "warmup", "--seed", "3"]
+    played = run("play", *trial, "--actions", "-", "--save", str(path), text=TRIAL_ACTIONS)
+    assert played.exit_code == 0
+    assert "trial of scenarios/solid_tumor_chemo, tier warmup, seed 3" in played.stdout
+    assert "blocked: lacks primary_analysis_run" in played.stdout
+    assert "Return 0.4 after 3 steps: active." in played.stdout
+    assert run("replay", str(path)).exit_code == 0
+
+    printed = run("play", *trial, "--actions", "-", "--json", text=TRIAL_ACTIONS)
+    assert [transition.outcome for transition in transitions(printed.stdout)] == [1, 1, 2]
+    path.write_text(printed.stdout)
+    unknown = run("replay", str(path))
+    assert unknown.exit_code == 2
+    assert "give --scenario, --tier and --seed" in unknown.stderr
+    assert run("replay", str(path), *trial[2:]).exit_code == 0
 
 
 def test_an_episode_by_name_needs_its_service() -> None:

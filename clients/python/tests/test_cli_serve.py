@@ -123,6 +123,20 @@ def test_a_signal_ends_it_in_order(signum: int) -> None:
         assert running.process.stderr.read() == ""
 
 
+def test_a_demonstration_is_played_before_it_serves_on() -> None:
+    with served("--port", "0", "--grader-port", "0", "--store", "memory", "--demo") as running:
+        assert running.process.stdout is not None
+        shown = ""
+        while "Return 1 after 1 step" not in shown:
+            line = running.process.stdout.readline()
+            assert line, shown
+            shown += line
+        assert "review of tasks/ae_classification" in shown
+        with trialgym.connect(running.workflow) as client:
+            assert [episode.name for episode in client.list_episodes()]
+        assert running.end(signal.SIGINT) == 0
+
+
 def test_a_taken_port_is_named(pair: Served) -> None:
     port = pair.workflow.rpartition(":")[2]
     second = run("serve", "--port", port, "--grader-port", "0", "--store", "memory")

@@ -10,7 +10,7 @@ import pytest
 import trialgym
 from trialgym.policies.review import REVIEW
 from trialgym.rpc.errors import EpisodeFinished, InvalidField, NotFound, StepMismatch, TrialgymError
-from trialgym.v1 import episode_pb2
+from trialgym.v1 import action_pb2, episode_pb2
 from trialgym.v1 import workflow_service_pb2 as ws
 
 TASKS = ["tasks/ae_classification", "tasks/eligibility_screening", "tasks/protocol_amendment_review"]
@@ -206,3 +206,18 @@ async def test_one_request_id_creates_one_episode_or_group(pair: Pair) -> None:
         assert made[0].name == made[1].name
         groups = [await client.create_group("eligibility_screening", size=2, seed=1, request_id="g") for _ in range(2)]
         assert groups[0].name == groups[1].name
+
+
+async def test_trials_scenarios_and_the_description(pair: Pair) -> None:
+    async with trialgym.aio.connect(pair[0]) as client:
+        names = [scenario.name async for scenario in client.scenarios()]
+        assert "scenarios/solid_tumor_chemo" in names
+        description = await client.describe()
+        assert {action.name for action in description.actions if action.in_review} == {"submit_findings", "malformed"}
+        group = await client.create_group(scenario=names[0], tier="warmup", size=2, seed=5)
+        steps = await group.step([action_pb2.Action(review_scenario=action_pb2.ReviewScenario())] * 2)
+        ordering = [step.info["terms"]["ordering"] for step in steps if isinstance(step, trialgym.Step)]
+        assert ordering == pytest.approx([0.2, 0.2], abs=2**-20)
+        blocked = await group[0].step(action_pb2.Action(run_primary_analysis=action_pb2.RunPrimaryAnalysis()))
+        assert (blocked.reward, blocked.info["outcome"]) == (0.0, "blocked")
+        assert "fda_approved" in blocked.info["missing"]

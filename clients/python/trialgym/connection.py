@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import grpc
 
 from trialgym.flows.connecting import judged
 from trialgym.flows.effects import Call, Flow, Method, Pause, Service
-from trialgym.rpc.channel import Options, client_options
+from trialgym.rpc.channel import SERVICES, Options, client_options
 from trialgym.rpc.errors import TrialgymError
 
 T = TypeVar("T")
@@ -29,13 +30,32 @@ def no_target(service: Service) -> NotConnected:
 
 CLOSED = "this client is closed; connect again"
 
+_SERVICE_CONFIG = "grpc.service_config"
+
+
+def channel_options(*, use_http_proxy: bool, extra: Options) -> Options:
+    """The options of the clients' channels.
+
+    A server that is down is UNAVAILABLE at once, and the flow decides how long to go on trying. Streams are left out of gRPC's own
+    retries: they resume by themselves, and gRPC's core (1.85) can lose one of the messages that it sends again on a stream, after
+    which both ends wait for ever.
+    """
+    options = client_options(wait_for_ready=False, use_http_proxy=use_http_proxy)
+    config = json.loads(dict(options)[_SERVICE_CONFIG])
+    streams = {
+        method.name for service in SERVICES for method in service.methods if method.client_streaming or method.server_streaming
+    }
+    for entry in config["methodConfig"]:
+        if all(name.get("method") in streams for name in entry["name"]):
+            entry.pop("retryPolicy", None)
+    return [*(option for option in options if option[0] != _SERVICE_CONFIG), (_SERVICE_CONFIG, json.dumps(config)), *extra]
+
 
 class Connection:
     """Channels to the workflow service, the grader, or both. Safe to share between threads."""
 
     def __init__(self, targets: dict[Service, str], timeout_s: float, use_http_proxy: bool, options: Options) -> None:
-        # A server that is down is UNAVAILABLE at once, and the flow decides how long to go on trying.
-        chosen = [*client_options(wait_for_ready=False, use_http_proxy=use_http_proxy), *options]
+        chosen = channel_options(use_http_proxy=use_http_proxy, extra=options)
         self.targets = targets
         self.timeout_s = timeout_s
         self.closed = threading.Event()

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from trialgym.connection import Connection
-from trialgym.flows.connecting import judged
+from trialgym.flows.connecting import broken
 from trialgym.flows.effects import Patience
 from trialgym.flows.episodes import Choice, EpisodeRecord
 from trialgym.flows.steps import Step, accept
@@ -121,7 +121,7 @@ class StepStream:
                     if resend is not None:
                         self._later(resend.after_s, resend.request)
         except grpc.RpcError as error:
-            return judged(error, self._connection.targets["workflow"], None)
+            return broken(error, self._connection.targets["workflow"])
         return ended_early()
 
     def _later(self, seconds: float, request: ws.StreamStepsRequest) -> None:
@@ -211,7 +211,7 @@ class Watch:
                     return self._ledger.received(message)
                 error = ended_early()
             except grpc.RpcError as raised:
-                error = judged(raised, self._connection.targets["workflow"], None)
+                error = broken(raised, self._connection.targets["workflow"])
             self._call = None
             if not self._closed.is_set():
                 self._closed.wait(self._ledger.broken(error))

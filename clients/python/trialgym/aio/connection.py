@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from trialgym.connection import CLOSED, NotConnected, no_target
+from trialgym.connection import CLOSED, NotConnected, channel_options, no_target
 from trialgym.flows.connecting import judged
 from trialgym.flows.effects import Call, Flow, Method, Pause, Service
-from trialgym.rpc.channel import Options, client_options, open_channel
+from trialgym.rpc.channel import Options, open_channel
 from trialgym.rpc.errors import TrialgymError
 
 T = TypeVar("T")
@@ -22,8 +22,7 @@ class AsyncConnection:
     """Channels to the workflow service, the grader, or both, of the running event loop."""
 
     def __init__(self, targets: dict[Service, str], timeout_s: float, use_http_proxy: bool, options: Options) -> None:
-        # A server that is down is UNAVAILABLE at once, and the flow decides how long to go on trying.
-        chosen = [*client_options(wait_for_ready=False, use_http_proxy=use_http_proxy), *options]
+        chosen = channel_options(use_http_proxy=use_http_proxy, extra=options)
         self.targets = targets
         self.timeout_s = timeout_s
         self.closed = False

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from trialgym.aio.connection import AsyncConnection
-from trialgym.flows.connecting import judged
+from trialgym.flows.connecting import broken
 from trialgym.flows.effects import Patience
 from trialgym.flows.episodes import Choice, EpisodeRecord
 from trialgym.flows.steps import Step, accept
@@ -20,6 +20,8 @@ from trialgym.rpc.errors import TrialgymError
 from trialgym.v1 import action_pb2
 from trialgym.v1 import workflow_service_pb2 as ws
 from trialgym.v1 import workflow_service_pb2_grpc as rpc
+
+_Call = grpc.aio.StreamStreamCall[ws.StreamStepsRequest, ws.StreamStepsResponse]
 
 
 class AsyncStepStream:
@@ -88,25 +90,29 @@ class AsyncStepStream:
         outbox = self._outbox = asyncio.Queue()
         for request in self._ledger.unanswered():
             outbox.put_nowait(request)
-        call = self._stub.StreamSteps(_drain(outbox))
+        call = self._stub.StreamSteps()
+        writer = asyncio.create_task(_write(call, outbox), name="trialgym-steps-writer")
         try:
             error = await self._read(call)
         finally:
             self._outbox = None
-            call.cancel()
+            # gRPC would leave a request iterator pending after a break; a task of our own is ended and waited for.
+            writer.cancel()
+            await asyncio.wait({writer})
+            await _finish(call)
         pause = self._ledger.broken(error)
         if len(self._ledger):
             await asyncio.sleep(pause)
             self._wanted.set()
 
-    async def _read(self, call: grpc.aio.StreamStreamCall[ws.StreamStepsRequest, ws.StreamStepsResponse]) -> TrialgymError:
+    async def _read(self, call: _Call) -> TrialgymError:
         try:
-            async for answer in call:
+            while isinstance(answer := await call.read(), ws.StreamStepsResponse):
                 resend = self._ledger.answered(answer)
                 if resend is not None:
                     asyncio.get_running_loop().call_later(resend.after_s, self._send_again, resend.request)
         except grpc.RpcError as error:
-            return judged(error, self._connection.targets["workflow"], None)
+            return broken(error, self._connection.targets["workflow"])
         return ended_early()
 
     def _send_again(self, request: ws.StreamStepsRequest) -> None:
@@ -114,9 +120,17 @@ class AsyncStepStream:
             self._outbox.put_nowait(request)
 
 
-async def _drain(outbox: asyncio.Queue[ws.StreamStepsRequest]) -> AsyncIterator[ws.StreamStepsRequest]:
-    while True:
-        yield await outbox.get()
+async def _finish(call: grpc.aio.Call) -> None:
+    """Ends a call and waits until gRPC has nothing under way for it, so that no callback outlives the event loop."""
+    call.cancel()
+    await asyncio.wait({asyncio.ensure_future(call.code())})
+
+
+async def _write(call: _Call, outbox: asyncio.Queue[ws.StreamStepsRequest]) -> None:
+    # Where the call has ended the reader learns why, so what a write says of it is of no use.
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await outbox.get())
 
 
 def _settler(future: asyncio.Future[ws.StepEpisodeResponse]) -> Callable[[Answer], None]:
@@ -161,7 +175,10 @@ class AsyncWatch:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        call = self._call
         self.close()
+        if call is not None:
+            await _finish(call)
 
     def close(self) -> None:
         """Ends the watch; an iteration under way stops."""
@@ -194,7 +211,7 @@ class AsyncWatch:
                     return self._ledger.received(message)
                 error = ended_early()
             except grpc.RpcError as raised:
-                error = judged(raised, self._connection.targets["workflow"], None)
+                error = broken(raised, self._connection.targets["workflow"])
             except asyncio.CancelledError:
                 if self._closed:
                     return None  # our own close() cancelled the call, and no one the task

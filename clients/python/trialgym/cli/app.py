@@ -59,6 +59,7 @@ def serve(
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="The least level that is logged, to standard error.")
     ] = "warning",
+    demo: Annotated[bool, typer.Option("--demo", help="First play an episode of each kind, as a client would.")] = False,
 ) -> None:
     """Start both services on loopback and serve until Ctrl-C.
 
@@ -66,7 +67,7 @@ def serve(
     """
     from trialgym.cli.serving import serve as run
 
-    raise typer.Exit(run(port, grader_port, store, log_level))
+    raise typer.Exit(run(port, grader_port, store, log_level, demo=demo))
 
 
 @app.command(epilog=HELP)

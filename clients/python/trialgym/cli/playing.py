@@ -21,7 +21,7 @@ from trialgym.flows.steps import Step
 from trialgym.policies.review import REVIEW
 from trialgym.policies.trial import TRIAL, trial_policy
 from trialgym.rpc.errors import PreconditionError
-from trialgym.v1 import action_pb2, episode_pb2, observation_pb2
+from trialgym.v1 import action_pb2, episode_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Play:
 
     start: episode_pb2.Episode
     policy: str
-    policy_seed: int
-    actions: str | None
-    as_json: bool
-    verbose: bool
-    save: Path | None
+    policy_seed: int = 0
+    actions: str | None = None
+    as_json: bool = False
+    verbose: bool = False
+    save: Path | None = None
 
 
 def play(wanted: Play, target: str | None) -> int:
@@ -43,7 +43,7 @@ def play(wanted: Play, target: str | None) -> int:
         given = list(_read_actions(wanted.actions)) if wanted.actions is not None else None
         save = stack.enter_context(_create(wanted.save)) if wanted.save is not None else None
         running = stack.enter_context(session("workflow", target))
-        return running.run(_play(running.client, wanted, given, save))
+        return running.run(play_with(running.client, wanted, given, save))
 
 
 def _create(path: Path) -> IO[str]:
@@ -70,18 +70,21 @@ def _read_actions(path: str) -> Iterator[tuple[str, action_pb2.Action]]:
             yield where, action
 
 
-async def _play(client: AsyncClient, wanted: Play, given: _Given | None, save: IO[str] | None) -> int:
-    view = observation_pb2.OBSERVATION_VIEW_UNSPECIFIED if wanted.as_json else observation_pb2.OBSERVATION_VIEW_TEXT
-    episode = await client.create_from(wanted.start, view=observation_pb2.OBSERVATION_VIEW_FULL)
+async def play_with(client: AsyncClient, wanted: Play, given: _Given | None = None, save: IO[str] | None = None) -> int:
+    """Plays one episode over `client`: the actions given, or the policy's; saves it where asked. Returns the exit code."""
+    by_policy = given is None
+    # A trial's policy reads the packets that open on the way; a reader of JSON lines gets what trainers get.
+    view = "full" if by_policy and wanted.start.HasField("trial") else "basic" if wanted.as_json else "text"
+    episode = await client.create_from(wanted.start, view="full")
     console = Console(quiet=wanted.as_json)
     shown = EpisodeView(console, verbose=wanted.verbose)
-    shown.start(episode, f"the actions in {name_of(wanted.actions or '')}" if given is not None else f"policy {wanted.policy}")
+    shown.start(episode, f"policy {wanted.policy}" if by_policy else f"the actions in {name_of(wanted.actions or '')}")
     if save is not None:
         trajectories.write_start(save, episode.message)
     actions: list[action_pb2.Action] = []
     steps: list[Step] = []
     code = OK
-    for where, action in _choose(episode, wanted) if given is None else given:
+    for where, action in _choose(episode, wanted) if by_policy else given or []:
         try:
             step = await episode.step(action, view=view)
         except PreconditionError as error:
@@ -91,18 +94,31 @@ async def _play(client: AsyncClient, wanted: Play, given: _Given | None, save: I
         actions.append(action)
         steps.append(step)
         # The answer leaves the action out, since its sender knows it; readers of the line do not.
-        step.info["transition"].action.CopyFrom(action)
-        if wanted.as_json:
-            sys.stdout.write(message_line(step.info["transition"]) + "\n")
-            sys.stdout.flush()
-        else:
+        transition = step.info["transition"]
+        transition.action.CopyFrom(action)
+        if not wanted.as_json:
             shown.step(action, step)
+        stored = _without_text(transition)
+        if wanted.as_json:
+            sys.stdout.write(message_line(stored) + "\n")
+            sys.stdout.flush()
         if save is not None:
-            trajectories.write_transition(save, step.info["transition"])
+            trajectories.write_transition(save, stored)
     shown.end(episode, actions, steps)
     if not episode.done and not wanted.as_json:
         console.print(f"The actions are used up and {episode.name} is still active.", style="dim", soft_wrap=True)
     return code
+
+
+def _without_text(transition: episode_pb2.Transition) -> episode_pb2.Transition:
+    """The transition as the BASIC view shows it. The episode's own observation, which a policy reads next, stays whole."""
+    if not transition.observation.text and not transition.observation.materials:
+        return transition
+    stored = episode_pb2.Transition()
+    stored.CopyFrom(transition)
+    stored.observation.ClearField("text")
+    stored.observation.ClearField("materials")
+    return stored
 
 
 def _choose(episode: AsyncEpisodeHandle, wanted: Play) -> Iterator[tuple[str, action_pb2.Action]]:

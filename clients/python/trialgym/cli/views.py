@@ -16,10 +16,13 @@ from rich.table import Table
 from trialgym import enums
 from trialgym.flows.episodes import EpisodeRecord
 from trialgym.flows.steps import Step
-from trialgym.v1 import action_pb2, environment_pb2, episode_pb2, observation_pb2
+from trialgym.v1 import action_pb2, environment_pb2, episode_pb2
 
 MAX_PARAMETERS = 160
 """Characters of an action's parameters that are shown."""
+
+_LISTS = ("Legal now", "Blocked")
+"""How the lines of an observation begin that say what may be done now; they are for agents."""
 
 
 def describe_start(episode: episode_pb2.Episode) -> str:
@@ -67,29 +70,44 @@ def signed(value: float) -> str:
 
 
 class EpisodeView:
-    """Prints an episode as it is played. `verbose`: the whole observation after each step, and not only the feedback."""
+    """Prints an episode as it is played. `verbose`: the whole observation after each step, and not only what is new in it."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
         self._verbose = verbose
+        self._seen: set[str] = set()
 
     def start(self, episode: EpisodeRecord, who: str) -> None:
         """Prints what is played, by whom, and what is seen at first."""
-        self._console.print(f"[bold]{escape(describe_start(episode.message))}[/]")
-        self._console.print(f"{episode.name}, played by {escape(who)}", style="dim")
+        self._console.print(f"[bold]{escape(describe_start(episode.message))}[/]", soft_wrap=True)
+        self._console.print(f"{episode.name}, played by {escape(who)}", style="dim", soft_wrap=True)
         self._console.rule("observation at the start", align="left")
         text = episode.observation.text.strip() or episode.observation.feedback
+        self._seen = set(text.splitlines())
         self._console.print(Markdown(text) if self._console.is_terminal else escape(text), soft_wrap=True)
 
     def step(self, action: action_pb2.Action, step: Step) -> None:
         """Prints one step: what was done, what became of it, what it earned by term, what is seen now."""
         transition = step.info["transition"]
-        self._console.rule(f"[bold]step {transition.step}[/]  {escape(describe_action(action))}", align="left")
+        self._console.rule(f"[bold]step {transition.step}[/]", align="left")
+        self._console.print(escape(describe_action(action)), style="bold", soft_wrap=True)
         lacks = f": lacks {', '.join(step.info['missing'])}" if step.info["missing"] else ""
         outcome = step.info["outcome"]
         color = {"executed": "green", "blocked": "yellow", "malformed": "red"}.get(outcome, "white")
-        self._console.print(f"[{color}]{outcome}[/]{lacks}  reward [bold]{signed(step.reward)}[/]  {_terms(step.info['terms'])}")
-        self._observe(step.observation, "observation", whole=self._verbose or step.done)
+        self._console.print(
+            f"[{color}]{outcome}[/]{lacks}  reward [bold]{signed(step.reward)}[/]  {_terms(step.info['terms'])}", soft_wrap=True
+        )
+        text = step.observation.text.strip() or step.observation.feedback
+        shown = text if self._verbose else self._news(text)
+        if shown:
+            self._console.print(Panel(escape(shown), title="observation", title_align="left", border_style="dim"))
+
+    def _news(self, text: str) -> str:
+        """The lines that were not there before, without the long lists of what may be done."""
+        lines = text.splitlines()
+        new = [line for line in lines if line.strip() and line not in self._seen and not line.startswith(_LISTS)]
+        self._seen = set(lines)
+        return "\n".join(new)
 
     def end(self, episode: EpisodeRecord, actions: Sequence[action_pb2.Action], steps: Sequence[Step]) -> None:
         """Prints the rewards of the whole episode by term, and the return."""
@@ -109,13 +127,6 @@ class EpisodeView:
         self._console.print(table)
         state = enums.label(episode_pb2.EpisodeState, episode.state)
         self._console.print(f"Return [bold]{episode.total_reward:.6g}[/] after {_count(episode.steps, 'step')}: {state}.")
-
-    def _observe(self, observation: observation_pb2.Observation, title: str, *, whole: bool) -> None:
-        text = observation.text.strip() if whole and observation.text else observation.feedback
-        if observation.hint and observation.hint not in text:
-            text += f"\nHint: {observation.hint}"
-        if text:
-            self._console.print(Panel(escape(text), title=title, title_align="left", border_style="dim"))
 
 
 def _terms(terms: dict[str, float]) -> str:

@@ -33,6 +33,23 @@ def judged(error: grpc.RpcError, target: str, timeout_s: float | None) -> Trialg
     return judged
 
 
+_BREAKS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
+
+
+def broken(error: grpc.RpcError, target: str) -> TrialgymError:
+    """The error that ended a stream.
+
+    One that no service of ours gave a reason for is a break: gRPC reports a message that it could not write to a stream that had
+    just ended as INTERNAL, and thereby hides how it ended.
+    """
+    ended = judged(error, target, None)
+    if not ended.reason and ended.code in _BREAKS:
+        unavailable = Unavailable(f"the stream to {target} broke ({ended.message})")
+        unavailable.__cause__ = error
+        return unavailable
+    return ended
+
+
 def greet(service: Service, target: str, patience: Patience) -> Flow[None]:
     """Returns once the service at `target` says that it is ready. Raises Unavailable, saying what to do, where it does not."""
     name = _FULL_NAMES[service]
