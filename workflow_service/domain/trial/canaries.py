@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workflow_service.domain.environment import ActionType, Grade, GradeCall, TaskRef
+from workflow_service.domain.review import RULES_VERSION
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import SynthesizeConclusion, TrialAction
 from workflow_service.domain.trial.choices import Tier
@@ -29,8 +30,6 @@ from workflow_service.domain.trial.state import TrialStart, TrialState
 
 Grader = Callable[[GradeCall], Grade]
 """Scores a submission; in process a peer of the grader service."""
-
-RULES_VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from workflow_service.domain.environment import ActionType, BlockedAction, Prerequisite, SubmitFindings
 from workflow_service.domain.trial.actions import RunPrimaryAnalysis, TrialAction, type_of
 from workflow_service.domain.trial.cards import CARDS
@@ -48,43 +50,45 @@ PREREQUISITES: dict[ActionType, tuple[Prerequisite, ...]] = {
 changes by amendment only, after the approval the biomarker alone may change, once."""
 
 
-def _holds(state: TrialState, action: ActionType, needed: Prerequisite) -> bool:
-    match needed:
-        case P.DOSE_ESCALATION_RUN:
-            return bool(state.cohorts)
-        case P.PATIENT_EXPOSED:
-            return state.exposed > 0
-        case P.EFFECT_SIZE_ESTIMATED:
-            return state.effect_estimate is not None
-        case P.PRIMARY_ENDPOINT_SET:
-            return state.protocol.primary_endpoint is not None
-        case P.SAMPLE_SIZE_SET:
-            return state.protocol.sample_size is not None
-        case P.FDA_APPROVED:
-            return state.approved
-        case P.INTERIM_ANALYSIS_RUN:
-            return bool(state.interim_results)
-        case P.PRIMARY_ANALYSIS_RUN:
-            return state.primary_result is not None
-        case P.FDA_HOLD:
-            return state.on_hold
-        case P.AMENDMENT_LEFT:
-            return state.amendments_used < MAX_AMENDMENTS
-        case P.PACKET_OPEN:
-            return any(packet.is_open for packet in state.packets)
-        case P.PROTOCOL_OPEN:
-            if action is A.SUBMIT_TO_FDA_REVIEW:
-                return not state.approved
-            if action is A.ADD_BIOMARKER_STRATIFICATION and state.approved:
-                return state.conduct.switched_at < 0
-            return not state.verdicts
-        case P.LOOK_LEFT:
-            # Before the approval the plan is not settled; the approval is what is lacking then.
-            return not state.approved or looks_left(state)
-        case P.ANALYSIS_PENDING:
-            return state.primary_result is None
-        case _:
-            return True
+_Check = Callable[[TrialState], bool]
+
+_CHECK: dict[Prerequisite, _Check] = {
+    P.DOSE_ESCALATION_RUN: lambda state: bool(state.cohorts),
+    P.PATIENT_EXPOSED: lambda state: state.exposed > 0,
+    P.EFFECT_SIZE_ESTIMATED: lambda state: state.effect_estimate is not None,
+    P.PRIMARY_ENDPOINT_SET: lambda state: state.protocol.primary_endpoint is not None,
+    P.SAMPLE_SIZE_SET: lambda state: state.protocol.sample_size is not None,
+    P.FDA_APPROVED: lambda state: state.approved,
+    P.INTERIM_ANALYSIS_RUN: lambda state: bool(state.interim_results),
+    P.PRIMARY_ANALYSIS_RUN: lambda state: state.primary_result is not None,
+    P.FDA_HOLD: lambda state: state.on_hold,
+    P.AMENDMENT_LEFT: lambda state: state.amendments_used < MAX_AMENDMENTS,
+    P.PACKET_OPEN: lambda state: any(packet.is_open for packet in state.packets),
+    P.PROTOCOL_OPEN: lambda state: not state.verdicts,
+    # Before the approval the plan is not settled; the approval is what is lacking then.
+    P.LOOK_LEFT: lambda state: not state.approved or looks_left(state),
+    P.ANALYSIS_PENDING: lambda state: state.primary_result is None,
+}
+"""How each prerequisite is read off the state; money, time and the fit of parameters are judged for themselves."""
+
+_PROTOCOL_OPEN: dict[ActionType, _Check] = {
+    A.SUBMIT_TO_FDA_REVIEW: lambda state: not state.approved,
+    A.ADD_BIOMARKER_STRATIFICATION: lambda state: state.conduct.switched_at < 0 if state.approved else not state.verdicts,
+}
+"""The two kinds for which "open" means something else than "not yet reviewed"."""
+
+_CHECKS: dict[ActionType, tuple[tuple[Prerequisite, _Check], ...]] = {
+    kind: tuple(
+        (each, _PROTOCOL_OPEN[kind] if each is P.PROTOCOL_OPEN and kind in _PROTOCOL_OPEN else _CHECK[each])
+        for each in needed
+        if each in _CHECK
+    )
+    for kind, needed in PREREQUISITES.items()
+}
+
+
+def _lacking(state: TrialState, kind: ActionType) -> tuple[Prerequisite, ...]:
+    return tuple([each for each, holds in _CHECKS[kind] if not holds(state)])
 
 
 def price(truth: Truth, state: TrialState, kind: ActionType, early_stop: bool) -> tuple[float, float] | None:
@@ -111,7 +115,7 @@ def _unaffordable(state: TrialState, due: tuple[float, float] | None) -> tuple[P
 
 def missing_for_kind(truth: Truth, state: TrialState, kind: ActionType) -> tuple[Prerequisite, ...]:
     """What an action of a kind lacks whatever its parameters; empty where some parameters would make it legal."""
-    lacking = tuple(each for each in PREREQUISITES[kind] if not _holds(state, kind, each))
+    lacking = _lacking(state, kind)
     if kind is A.ADD_BIOMARKER_STRATIFICATION and CARDS[state.start.scenario].assay is None:
         lacking = (*lacking, P.PARAMETERS_FIT)
     if lacking:
@@ -125,7 +129,7 @@ def missing_for_kind(truth: Truth, state: TrialState, kind: ActionType) -> tuple
 def missing_for(truth: Truth, state: TrialState, action: TrialAction) -> tuple[Prerequisite, ...]:
     """What `action` lacks with its own parameters; empty where it is legal."""
     kind = type_of(action)
-    lacking = [each for each in PREREQUISITES[kind] if not _holds(state, kind, each)]
+    lacking = list(_lacking(state, kind))
     if isinstance(action, SubmitFindings):
         packet = state.packet(action.family)
         return () if packet is not None and packet.is_open else (P.PACKET_OPEN,)

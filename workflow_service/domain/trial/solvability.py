@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from workflow_service.domain.trial.canaries import RULES_VERSION, play
+from workflow_service.domain.review import RULES_VERSION
+from workflow_service.domain.trial.canaries import play
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.policies.baselines import naive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
 from workflow_service.domain.environment import ActionType, Grade, SubmitFindings, TaskFamily
@@ -79,12 +80,25 @@ class Step:
 def digest(action: TrialAction) -> str:
     """A digest of an action's type and canonical parameters; the order of criteria does not matter."""
     if isinstance(action, SetInclusionCriteria | SetExclusionCriteria):
-        text = f"{type(action).__name__}{sorted(action.criterion_ids)}"
+        text = f"{type(action).__name__}({','.join(sorted(action.criterion_ids))})"
     elif isinstance(action, SubmitFindings):
-        text = f"SubmitFindings {action.family} {action.submission.digest}"
+        text = f"SubmitFindings({_canonical(action.family)},{action.submission.digest})"
     else:
-        text = repr(action)
+        text = _canonical(action)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    """A value as a text that is the same in every version of Python: enums by name, dataclasses by field order."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, tuple):
+        return f"[{','.join(_canonical(each) for each in value)}]"
+    if hasattr(value, "__dataclass_fields__"):
+        inner = ",".join(_canonical(getattr(value, name)) for name in value.__dataclass_fields__)
+        return f"{type(value).__name__}({inner})"
+    # A whole number of a double field may come as int or float; both mean the same.
+    return repr(float(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
 
 
 def execute(truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None) -> Step:

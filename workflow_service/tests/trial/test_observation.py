@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from workflow_service.domain.environment import ActionType, TaskRef
+from workflow_service.domain.review import RULES_VERSION
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import ACTION_TYPES, EstimateEffectSize, ReviewScenario, RunDoseEscalation
-from workflow_service.domain.trial.canaries import RULES_VERSION
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.choices import EscalationDesign, Tier
 from workflow_service.domain.trial.conclusion import assess

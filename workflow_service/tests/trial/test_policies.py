@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from workflow_service.domain.environment import ActionType, Grade, GradeCall, Outcome, Submission, TaskFamily
-from workflow_service.domain.trial.canaries import RULES_VERSION, Bench, Row, play, roster, run
+from workflow_service.domain.review import RULES_VERSION
+from workflow_service.domain.trial.canaries import Bench, Row, play, roster, run
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.policies import Sheets
