@@ -97,7 +97,9 @@ def play(
     tier: Tier = None,
     seed: Seed = 0,
     rubric: Rubric = "",
-    policy: Annotated[str, typer.Option(metavar="NAME", help="Reviews: expert, random, empty or stuffer.")] = "expert",
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="expert, random, empty, stuffer and others; an unknown name lists them all.")
+    ] = "expert",
     actions: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Take these actions, proto JSON lines, instead of a policy's.")
     ] = None,
@@ -145,6 +147,42 @@ def replay(
         environment = "review" if scenario is None else "trial"
         start = start_of(environment, task=task, scenario=scenario, tier=tier, seed=seed, rubric=rubric)
     raise typer.Exit(run(trajectory, start, seed, target))
+
+
+Scenarios = Annotated[list[str] | None, typer.Option("--scenario", metavar="NAME", help="Only this scenario; may be repeated.")]
+Tiers = Annotated[list[str] | None, typer.Option("--tier", metavar="TIER", help="Only this tier; may be repeated.")]
+
+
+@app.command(epilog=HELP)
+@reported
+def canaries(
+    scenario: Scenarios = None,
+    tier: Tiers = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy, on the same seeds.")] = 20,
+    loops: Annotated[bool, typer.Option(help="Also every loop of one and of two actions: some hundred policies more.")] = False,
+    as_json: Json = False,
+    target: GraderTarget = None,
+) -> None:
+    """Play the expert and every cheat in every scenario and tier, and show that cheating does not pay."""
+    from trialgym.cli.canaries import show_canaries
+
+    raise typer.Exit(
+        show_canaries(scenarios=scenario or (), tiers=tier or (), episodes=episodes, loops=loops, as_json=as_json, target=target)
+    )
+
+
+@app.command(epilog=HELP)
+@reported
+def solvability(
+    scenario: Scenarios = None,
+    tier: Tiers = None,
+    runs: Annotated[int, typer.Option(min=1, help="Simulated trials of each policy.")] = 200,
+    as_json: Json = False,
+) -> None:
+    """Show how often the reference and the naive policy succeed, beside what they must."""
+    from trialgym.cli.canaries import show_solvability
+
+    raise typer.Exit(show_solvability(scenarios=scenario or (), tiers=tier or (), runs=runs, as_json=as_json))
 
 
 @tasks_app.callback(invoke_without_command=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from trialgym.cli.local import session
 from trialgym.cli.views import EpisodeView, describe_action
 from trialgym.flows.steps import Step
 from trialgym.policies.review import REVIEW
-from trialgym.policies.trial import TRIAL, trial_policy
 from trialgym.rpc.errors import PreconditionError
 from trialgym.v1 import action_pb2, episode_pb2
 
@@ -124,12 +123,11 @@ def _without_text(transition: episode_pb2.Transition) -> episode_pb2.Transition:
 def _choose(episode: AsyncEpisodeHandle, wanted: Play) -> Iterator[tuple[str, action_pb2.Action]]:
     """The policy's actions until the episode ends or the policy stops."""
     if episode.message.HasField("trial"):
-        policy = trial_policy(wanted.policy, wanted.policy_seed)
+        from trialgym.cli.trials import TRIAL  # the simulation's mathematics take a moment to import
+
+        policy = TRIAL[wanted.policy](wanted.policy_seed)
         while not episode.done:
-            action = policy(episode.observation)
-            if action is None:
-                return
-            yield f"step {episode.steps + 1}", action
+            yield f"step {episode.steps + 1}", policy(episode.observation)
         return
     (task,) = episode.observation.materials
     for action in REVIEW[wanted.policy](task, wanted.policy_seed):
@@ -140,7 +138,10 @@ def _choose(episode: AsyncEpisodeHandle, wanted: Play) -> Iterator[tuple[str, ac
 
 def check_policy(name: str, *, trial: bool) -> None:
     """Raises Refusal, naming those there are, for a policy that does not exist."""
-    there = TRIAL if trial else REVIEW
+    there: Collection[str] = REVIEW
+    if trial:
+        from trialgym.cli.trials import TRIAL
+
+        there = TRIAL
     if name not in there:
-        what = "trials" if trial else "reviews"
-        raise Refusal(f"there is no policy {name!r} for {what}; use one of {', '.join(there) or 'none yet: give --actions FILE'}")
+        raise Refusal(f"there is no policy {name!r} for {'trials' if trial else 'reviews'}; use one of {', '.join(there)}")

@@ -15,7 +15,6 @@ from trialgym import aio
 from trialgym.cli.exits import INTERRUPTED, OK, SERVICE, USAGE, Refusal
 from trialgym.cli.playing import Play, play_with
 from trialgym.flows import episodes
-from trialgym.policies.trial import TRIAL
 from trialgym.rpc import logs
 from trialgym.rpc.server import CannotListen, RunningServer
 from workflow_service import __main__ as workflow_main
@@ -108,8 +107,7 @@ async def _demonstrate(target: str, stop: asyncio.Event) -> None:
 async def _play_each(target: str) -> None:
     async with aio.connect(target) as client:
         for start in DEMONSTRATIONS:
-            if not start.HasField("trial") or DEMONSTRATOR in TRIAL:
-                await play_with(client, Play(start, policy=DEMONSTRATOR))
+            await play_with(client, Play(start, policy=DEMONSTRATOR))
 
 
 def _stop_at_signal() -> asyncio.Event:

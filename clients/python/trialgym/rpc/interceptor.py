@@ -30,6 +30,9 @@ OURS = "/trialgym."
 """Health and reflection answer even when the server is full: probes must never queue behind work."""
 
 _ID_KEY = "x-request-id"
+_PARK_QUIET_S = 0.05
+_PARK_LONGEST_S = 1.0
+"""Clients that never wait for an answer would keep the server from stopping."""
 _FOREVER_S = 10 * 365 * 86400.0
 _STEADY = frozenset({"StepEpisode", "BatchStepEpisodes", "Grade", "BatchGrade", "RenewEpisodes"})
 """Methods whose successful calls are so many that only some are logged."""
@@ -50,12 +53,33 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
         self._streams: set[asyncio.Task[Any]] = set()
         self._draining = False
+        self._arrived = 0
+        self._parked: asyncio.Event | None = None
 
     def end_streams(self) -> None:
         """Ends every open stream with DRAINING, so that its client resumes elsewhere."""
         self._draining = True
         for task in self._streams:
             task.cancel(_DRAINING)
+
+    async def park(self) -> None:
+        """Lets no further call begin until `unpark`, and returns when none has come for a while.
+
+        gRPC cancels the calls that wait to be taken up when its server is told to stop. Clients that wait for an answer send
+        nothing more, so once all have been taken up and wait here the server can be told without a loss.
+        """
+        self._parked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _PARK_LONGEST_S
+        arrived = -1
+        while arrived != self._arrived and loop.time() < end:
+            arrived = self._arrived
+            await asyncio.sleep(_PARK_QUIET_S)
+
+    def unpark(self) -> None:
+        """Lets the calls begin that were held up."""
+        if self._parked is not None:
+            self._parked.set()
 
     async def intercept_service(
         self,
@@ -98,6 +122,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         name = method.rpartition("/")[2]
 
         async def call(request: Any, context: Context) -> Any:
+            self._arrived += 1
+            if self._parked is not None:
+                await self._parked.wait()
             asked = context.time_remaining()
             seconds = DEFAULT_DEADLINE_S if asked is None else min(asked, MAX_DEADLINE_S)
             started = time.monotonic()

@@ -7,6 +7,7 @@ resources are open and it is not draining. A dead peer does not make it unready,
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ _log = structlog.get_logger("trialgym.rpc")
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+_SHUTDOWN_BEGINS_S = 0.01
+"""gRPC's shutdown begins as soon as its task runs; answers may go out from then on."""
 
 
 class CannotListen(Exception):
@@ -52,13 +57,17 @@ class RunningServer:
     async def drain(self, *, delay_s: float | None = None, grace_s: float | None = None) -> None:
         """Turns new work away, lets running calls finish, then stops.
 
-        NOT_SERVING first; then serving on for the delay, while balancers notice; then open streams end with DRAINING and running
-        calls get the grace.
+        NOT_SERVING first; then serving on for the delay, while balancers notice; then open streams end with DRAINING, calls that
+        still come are taken up and held, the server stops listening, and what runs or was held gets the grace.
         """
         await self.set_ready(False)
         await asyncio.sleep(self.settings.drain_delay_s if delay_s is None else delay_s)
         self.interceptor.end_streams()
-        await self.server.stop(self.settings.drain_grace_s if grace_s is None else grace_s)
+        await self.interceptor.park()
+        stopping = asyncio.create_task(self.server.stop(self.settings.drain_grace_s if grace_s is None else grace_s))
+        await asyncio.sleep(_SHUTDOWN_BEGINS_S)
+        self.interceptor.unpark()
+        await stopping
         self._stopped.set()
 
     async def wait_stopped(self) -> None:
@@ -99,6 +108,11 @@ async def start(
     await running.set_ready(ready)
     _log.info("serving", address=running.address)
     return running
+
+
+def spawn_only() -> None:
+    """Makes multiprocessing spawn from now on: a fork would copy gRPC's locks and files without its threads."""
+    multiprocessing.set_start_method("spawn", force=True)
 
 
 class StopSignals:
