@@ -53,6 +53,7 @@ def main() -> None:
     Exits 2 where a setting is wrong and 1 where it cannot start; standard error says why.
     """
     settings = load(GraderSettings)
+    server.spawn_only()
     logs.configure("grader", style=settings.log_format, level=settings.log_level)
     try:
         asyncio.run(_main(settings))

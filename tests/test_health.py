@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -15,10 +16,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.conftest import ServerLog
 from tests.support.doubles import FailingStore
-from tests.support.pair import GRADER, WORKFLOW, grader, pair, workflow
+from tests.support.pair import GRADER, WORKFLOW, grader, pair, plain_channel, workflow
 from tests.support.playing import EVENTS, submit
 from tests.support.processes import free_port
 from trialgym.rpc.errors import Draining, GraderUnavailable, from_rpc_error
+from trialgym.v1 import episode_pb2
 from trialgym.v1 import workflow_service_pb2 as ws
 from workflow_service.storage.memory import MemoryStore
 
@@ -169,6 +171,39 @@ async def test_a_running_call_finishes_before_the_server_stops() -> None:
         assert (await step).transition.step == 1
         async with asyncio.timeout(30):
             await drain
+
+
+async def test_no_call_is_lost_when_a_loaded_server_stops() -> None:
+    """Clients that call without pause see answers, and then a server that is gone: never a call that was taken and not answered.
+
+    gRPC itself cancels the calls that wait to be taken up when its server is told to stop.
+    """
+    outcomes: Counter[str] = Counter()
+    async with pair(drain_delay_s=0, drain_grace_s=600) as both:
+        name = (await both.workflow.create()).name
+        loaded = asyncio.Event()
+
+        async def client(channel: grpc.aio.Channel) -> None:
+            read = channel.unary_unary(f"/{WORKFLOW}/GetEpisode", response_deserializer=episode_pb2.Episode.FromString)
+            request = ws.GetEpisodeRequest(name=name, view="OBSERVATION_VIEW_BASIC").SerializeToString()
+            while True:
+                try:
+                    await read(request, wait_for_ready=False)
+                except grpc.aio.AioRpcError as raised:
+                    outcomes[raised.code().name] += 1
+                    return
+                outcomes["OK"] += 1
+                if outcomes["OK"] > 200:
+                    loaded.set()
+
+        async with plain_channel(both.workflow.server.address, **{"grpc.service_config": "{}"}) as channel:
+            clients = [asyncio.create_task(client(channel)) for _ in range(60)]
+            await loaded.wait()
+            await both.workflow.server.drain()
+            async with asyncio.timeout(30):
+                await asyncio.gather(*clients)
+    assert set(outcomes) == {"OK", "UNAVAILABLE"}
+    assert outcomes["UNAVAILABLE"] == 60, "each client's last call found nobody"
 
 
 @pytest.mark.parametrize("offered", [True, False])

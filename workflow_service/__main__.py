@@ -91,6 +91,7 @@ def main() -> None:
     Exits 2 where a setting is wrong and 1 where it cannot start; standard error says why.
     """
     settings = load(WorkflowSettings)
+    server.spawn_only()
     logs.configure("workflow", style=settings.log_format, level=settings.log_level)
     try:
         asyncio.run(_main(settings))

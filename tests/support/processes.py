@@ -89,7 +89,7 @@ class Server:
         assert self._reader is not None
         async with asyncio.timeout(START_S):
             status = await self.process.wait()
-            await self._reader
+            await asyncio.wait({self._reader})
         return status
 
     async def kill(self) -> None:
