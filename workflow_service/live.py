@@ -11,6 +11,7 @@ from typing import Any
 from trialgym.rpc import names
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import VersionMismatch
+from trialgym.rpc.turns import Turns
 from workflow_service.domain.environment import Environment
 from workflow_service.domain.episode import Entry, EpisodeStart, Head
 from workflow_service.ports import Codec, Environments
@@ -99,7 +100,7 @@ class LiveEpisodes:
             raise unknown(live.episode_id)
         if step == live.head.step:
             return live.state, entries
-        return self._fold(live.environment, live.environment.reset(), entries), entries
+        return await self._fold(live.environment, live.environment.reset(), entries), entries
 
     def new(self, start: EpisodeStart) -> tuple[Environment[Any], Any, str]:
         """The environment of a new episode, its first state and that state's digest."""
@@ -119,7 +120,7 @@ class LiveEpisodes:
         environment = self._environments.environment(stored.start)
         live = Live(stored.start, replace(stored.head, step=0), environment, environment.reset(), {})
         entries = await self._store.entries(episode_id, limit=stored.head.step)
-        self._extend(live, entries, stored.head)
+        await self._extend(live, entries, stored.head)
         self.put(live)
         return live
 
@@ -127,28 +128,32 @@ class LiveEpisodes:
         while (behind := live.head.step) < stored.head.step:
             entries = await self._store.entries(live.episode_id, after=behind, limit=stored.head.step - behind)
             if live.head.step == behind:  # nobody else caught it up meanwhile
-                self._extend(live, entries, stored.head)
+                await self._extend(live, entries, stored.head)
         if live.head.step == stored.head.step:
             live.head = stored.head  # a lease or an ending may have changed; the log did not
         # One that is ahead took a step of its own while the store was read.
 
-    def _extend(self, live: Live, entries: list[Entry], head: Head) -> None:
-        if len(entries) != head.step - live.head.step:
+    async def _extend(self, live: Live, entries: list[Entry], head: Head) -> None:
+        base = live.head.step
+        if len(entries) != head.step - base:
             raise unknown(live.episode_id)  # deleted between the two reads
-        state = self._fold(live.environment, live.state, entries)
+        state = await self._fold(live.environment, live.state, entries)
         # A log that no longer gives the state it once gave belongs to other rules. Going on would mix two games in one episode.
         if digest(state) != head.state_hash:
             raise VersionMismatch(
                 f"{names.episode(live.episode_id)} cannot be continued here: its log gives another state under the rules here; "
                 "use a server of the version it was started with"
             )
-        live.state, live.head = state, head
-        live.requests.update((e.request_id, (e.step, e.payload_digest)) for e in entries if e.request_id)
+        if live.head.step == base:  # nobody else moved it while the log was folded
+            live.state, live.head = state, head
+            live.requests.update((e.request_id, (e.step, e.payload_digest)) for e in entries if e.request_id)
 
-    def _fold(self, environment: Environment[Any], state: Any, entries: Iterable[Entry]) -> Any:
+    async def _fold(self, environment: Environment[Any], state: Any, entries: Iterable[Entry]) -> Any:
+        turns = Turns()  # a long log of a trial takes tens of milliseconds
         for entry in entries:
             action = self._codec.decode_action(entry.action)
             state = environment.apply(state, action, self._codec.decode_grade(entry.answer)).state
+            await turns.give()
         return state
 
     def _shrink(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import Capacity, InvalidField, RequestIdReused, TrialgymError
+from trialgym.rpc.turns import Turns
 from workflow_service.domain.environment import Applied, Grade, GradeCall
 from workflow_service.domain.episode import Entry, EpisodeState, Head, TransitionRecord
 from workflow_service.domain.review import WrongAction
@@ -129,7 +130,9 @@ class Stepper:
     ) -> list[int]:
         """One try at each step; returns those to try again, because somebody else's step came first."""
         plans: list[_Plan] = []
+        turns = Turns()  # a batch of hundreds must not keep the loop from everybody else
         for index in indices:
+            await turns.give()
             try:
                 with store_errors():
                     live = await self._live.get(commands[index].episode_id)
@@ -146,9 +149,13 @@ class Stepper:
         plans = await self._grade(plans, results)
         # A reader may have caught the episode up with another replica while the grader worked: what was decided and graded then
         # holds no more, and the step that came first may have been this very request.
-        plans = [plan for plan in plans if plan.live.head.step == plan.base and self._apply(plan, results)]
-        if plans:
-            await _uncut(self._commit(plans, results))
+        ready: list[_Plan] = []
+        for plan in plans:
+            await turns.give()
+            if plan.live.head.step == plan.base and self._apply(plan, results):
+                ready.append(plan)
+        if ready:
+            await _uncut(self._commit(ready, results))
         return [index for index in indices if index not in results]
 
     async def _plan(self, index: int, command: StepCommand, live: Live) -> _Plan | StepAnswer:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trialgym.rpc import mirror
 from trialgym.rpc.errors import (
     DeadlineExceeded,
     EpisodeExpired,
@@ -27,8 +28,18 @@ from trialgym.rpc.errors import (
     TrialgymError,
     VersionMismatch,
 )
-from workflow_service.domain.environment import Grade, GradeCall
+from trialgym.v1 import workflow_service_pb2 as pb
+from workflow_service import convert
+from workflow_service.domain.environment import Grade, GradeCall, Malformed, SubmitFindings, TaskFamily
 from workflow_service.domain.episode import EpisodeState, EventKind
+from workflow_service.domain.trial.actions import ACTION_TYPES
+from workflow_service.domain.trial.choices import Tier
+from workflow_service.domain.trial.policies import Policy
+from workflow_service.domain.trial.policies.baselines import random_legal
+from workflow_service.domain.trial.policies.expert import expert
+from workflow_service.domain.trial.scenarios import scenario_ids
+from workflow_service.domain.trial.state import RULES_VERSION as TRIAL_RULES
+from workflow_service.domain.trial.state import TrialStart
 from workflow_service.engine import Engine, id_for
 from workflow_service.environments import InstalledEnvironments
 from workflow_service.leases import sweep_forever
@@ -39,6 +50,7 @@ from workflow_service.storage.memory import MemoryStore
 from workflow_service.tests.engines import (
     HOUR,
     STORES,
+    TASK,
     TTL,
     Clock,
     FakeGrader,
@@ -290,6 +302,42 @@ async def test_every_operation_says_that_the_store_failed(name: str) -> None:
     raise AssertionError("it never came to an end")
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_operation_cancelled_at_any_turn_is_done_or_not_done(name: str) -> None:
+    """Wherever an operation is cut, repeating it succeeds, nothing is created or ended twice, and no place is lost."""
+    for after_turns in range(200):
+        inner = MemoryStore()
+        clock, store = Clock(), Interposed(inner)
+
+        async def hesitate(_: str) -> None:
+            await turns(2)
+
+        first = engine_over(inner, clock=clock)
+        await first.create([start_of()])
+        await take(first, step())
+        store.before = store.after = hesitate
+        engine = engine_over(store.store, clock=clock)
+        with idle(engine):
+            call = asyncio.ensure_future(OPERATIONS[name](engine))
+            await turns(after_turns)
+            ended = call.done()
+            call.cancel()
+            await asyncio.wait({call})
+            await turns(3)
+            await OPERATIONS[name](engine)
+            kinds = [event.kind for event in await inner.events(after=0, limit=100)]
+            assert kinds[:2] == [EventKind.CREATED, EventKind.STEPPED]
+            wanted = {"create": EventKind.CREATED, "fork": EventKind.CREATED, "cancel": EventKind.CANCELLED}
+            wanted["delete"] = EventKind.DELETED
+            assert kinds[2:] == ([wanted[name]] if name in wanted else [])
+            await engine.recount()
+            assert engine._places.taken == await inner.count_active()
+        if ended:
+            assert after_turns > 2, "the call was never cut"
+            return
+    raise AssertionError("the call never ended by itself")
+
+
 # Folding
 
 
@@ -327,6 +375,37 @@ def test_a_folded_log_equals_the_live_state(actions: list[tuple[str, bool, bool]
             same(forked, await engine_over(store, clock=clock).get(f"fork{at}"))
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("tier", [Tier.WARMUP, Tier.EXPERT])
+@pytest.mark.parametrize("policy", [expert(), random_legal(3)])
+async def test_a_trials_folded_log_equals_its_live_state(policy: Policy, tier: Tier) -> None:
+    """A trial episode, too, is read back as it was played, and forks from any of its steps."""
+    store, clock = MemoryStore(), Clock()
+    engine = engine_over(store, clock=clock)
+    families = (TaskFamily.PROTOCOL_AMENDMENT_REVIEW, TaskFamily.ELIGIBILITY_SCREENING, TaskFamily.AE_CLASSIFICATION)
+    tasks = tuple(replace(TASK, name=f"tasks/{family.name.lower()}", family=family) for family in families)
+    trial = TrialStart(scenario_ids()[0], tier, 7, tasks, TRIAL_RULES)
+    live = (await engine.create([start_of(review=None, trial=trial, rules_version=TRIAL_RULES)]))[0]
+    hashes = [live.head.state_hash]
+    while live.head.state is EpisodeState.ACTIVE and live.head.step < 30:
+        action = policy(live.environment.observe(live.state))
+        message = pb.StepEpisodeRequest(name="episodes/e", expected_step=live.head.step)
+        name = ACTION_TYPES[type(action)].name.lower()
+        if isinstance(action, SubmitFindings | Malformed):
+            message.action.malformed.raw_text = "?"
+        else:
+            field = getattr(message.action, name)
+            field.SetInParent()
+            field.MergeFrom(mirror.to_message(action, type(field)))
+        answer = await take(engine, convert.step_command(message))
+        live = await engine.get("e")
+        assert answer.step == live.head.step == len(hashes)
+        hashes.append(live.head.state_hash)
+    assert len(hashes) > 10
+    same(live, await engine_over(store, clock=clock).get("e"))
+    for at in range(0, len(hashes) - 1, 5):
+        assert (await fork(engine_over(store, clock=clock), "e", at, f"fork{at}")).head.state_hash == hashes[at]
 
 
 async def test_an_episode_of_other_rules_is_refused_clearly(world: World) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trialgym.rpc import turns as turns_module
 from trialgym.rpc.errors import (
     EpisodeExpired,
     EpisodeFinished,
@@ -32,6 +34,7 @@ from workflow_service.tests.engines import (
     HOUR,
     RETENTION,
     STORES,
+    TASK,
     TTL,
     Clock,
     FakeGrader,
@@ -50,32 +53,42 @@ from workflow_service.tests.engines import (
 )
 
 
+@pytest.fixture(autouse=True)
+def give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that gives way to others now and then does so at every chance here, so that whatever can come between does."""
+    monkeypatch.setattr(turns_module, "SLICE_S", -1.0)
+
+
 @dataclass
 class World:
-    """One store with two replicas; `clock` is both's."""
+    """One store with two replicas, which may have handles of their own to it; `clock` is everybody's."""
 
     store: EpisodeStore
+    other: EpisodeStore
     clock: Clock
     one: Engine
     two: Engine
     grader: FakeGrader
 
     def cold(self) -> Engine:
-        return engine_over(self.store, clock=self.clock, grader=self.grader)
+        return engine_over(self.other, clock=self.clock, grader=self.grader)
 
     def by(self, who: str) -> Engine:
         return {"same": self.one, "behind": self.two, "cold": self.cold()}[who]
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, "sqlite, two handles"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened_store(request.param, tmp_path) as store:
+    async with AsyncExitStack() as stack:
+        kind, _, twice = request.param.partition(",")
+        store = await stack.enter_async_context(opened_store(kind, tmp_path))
+        other = await stack.enter_async_context(opened_store(kind, tmp_path)) if twice else store
         clock, grader = Clock(), FakeGrader()
-        one, two = (engine_over(store, clock=clock, grader=grader) for _ in range(2))
+        one, two = (engine_over(over, clock=clock, grader=grader) for over in (store, other))
         await one.create([start_of()])
         await two.get("e")  # remembers the episode at step 0
         with idle(one), idle(two):
-            yield World(store, clock, one, two, grader)
+            yield World(store, other, clock, one, two, grader)
 
 
 def down(call: GradeCall) -> TrialgymError:
@@ -534,6 +547,29 @@ async def test_a_step_cancelled_over_a_real_file_is_done_or_not_done(tmp_path: P
 def test_a_step_cancelled_again_and_again_is_done_or_not_done(size: int, after: int, cancels: int, cold: bool) -> None:
     """Several cancellations in a row, the later ones while the commit is awaited, change nothing about that."""
     asyncio.run(run_cancelled(MemoryStore(), size, after, cold=cold, cancels=cancels))
+
+
+async def test_a_batch_and_a_long_log_give_way_to_others() -> None:
+    """Between the steps of a batch, and between the steps of a log that is read, other tasks get their turn."""
+    store, clock, had = MemoryStore(), Clock(), 0
+
+    async def others() -> None:
+        nonlocal had
+        while True:
+            had += 1
+            await asyncio.sleep(0)
+
+    engine = engine_over(store, clock=clock)
+    await engine.create([start_of(f"e{k}", review=replace(TASK, max_steps=200)) for k in range(60)])
+    beside = asyncio.create_task(others())
+    await engine.step([step(f"e{k}", malformed=True) for k in range(60)])
+    assert had >= 60
+    for k in range(80):
+        await take(engine, step("e0", f"s{k}", malformed=True))
+    had = 0
+    await engine_over(store, clock=clock).get("e0")
+    assert had >= 80
+    beside.cancel()
 
 
 async def test_of_two_calls_with_one_request_the_second_answers_when_the_first_is_cancelled() -> None:
