@@ -51,7 +51,7 @@ async def _dead_grader() -> AsyncIterator[Any]:
 @asynccontextmanager
 async def _failing_store() -> AsyncIterator[Any]:
     store = FailingStore(MemoryStore())
-    async with pair(store=store) as both:
+    async with pair(store_in_use=store) as both:
         store.error = RuntimeError("gone")
         yield both.workflow
 
@@ -110,9 +110,9 @@ async def test_a_dead_grader_is_told_by_the_steps() -> None:
 async def test_a_full_answer_is_not_promised_after_the_commit() -> None:
     """Where the grader died and its materials are not at hand, a step or fork with a FULL view is refused uncommitted."""
     store = MemoryStore()
-    async with grader() as real, workflow(real.server.address, store=store) as flow:
+    async with grader() as real, workflow(real.server.address, store_in_use=store) as flow:
         name = (await flow.create()).name
-    async with workflow(f"127.0.0.1:{free_port()}", store=store) as flow:  # as after a restart: nothing is cached
+    async with workflow(f"127.0.0.1:{free_port()}", store_in_use=store) as flow:  # as after a restart: nothing is cached
         malformed = {"malformed": {"raw_text": "?"}}
         for view in ("OBSERVATION_VIEW_FULL", "OBSERVATION_VIEW_UNSPECIFIED"):
             fork = ws.ForkEpisodeRequest(name=name, at_step=0, request_id="f", view=view)

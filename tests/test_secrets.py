@@ -86,7 +86,7 @@ async def test_a_fault_in_the_store(name: str, kind: type[Exception], server_log
     """A store that fails as it says it may is STORE_UNAVAILABLE, one that breaks is an incident; neither tells the client why."""
     server_log.faults_expected = True
     store = FailingStore(MemoryStore())
-    async with pair(store=store) as both:
+    async with pair(store_in_use=store) as both:
         world = await a_world(both)
         request = good_requests(world)[name]
         store.error = kind(SECRET)

@@ -76,11 +76,11 @@ async def grader(**settings: Any) -> AsyncIterator[Grader]:
 
 
 @asynccontextmanager
-async def workflow(grader_address: str, *, clock: Any = None, store: Any = None, **settings: Any) -> AsyncIterator[Workflow]:
-    """A workflow service that keeps its episodes in memory, unless told otherwise."""
+async def workflow(grader_address: str, *, clock: Any = None, store_in_use: Any = None, **settings: Any) -> AsyncIterator[Workflow]:
+    """A workflow service that keeps its episodes in memory, unless settings or `store_in_use` say otherwise."""
     chosen = WorkflowSettings(**{"listen": LOOPBACK, "grader": grader_address, "store": "memory", **settings})
     more = {} if clock is None else {"clock": clock}
-    async with running_workflow(chosen, store=store, **more) as server, open_channel(server.address) as channel:
+    async with running_workflow(chosen, store=store_in_use, **more) as server, open_channel(server.address) as channel:
         yield Workflow(server, channel)
 
 
