@@ -58,8 +58,10 @@ async def running(
         cache=settings.cache_episodes,
     )
     await engine.recount()
-    starter = Starter(grader=grader, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
-    servicer = WorkflowServicer(engine=engine, starter=starter, grader=grader, watch=partial(watch, store))
+    starter = Starter(grader=grader, curricula=engine.curricula, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
+    servicer = WorkflowServicer(
+        engine=engine, starter=starter, curricula=engine.curricula, grader=grader, watch=partial(watch, store)
+    )
     sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
     try:
         started = await server.start(

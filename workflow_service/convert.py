@@ -16,6 +16,7 @@ from trialgym.rpc.errors import InvalidField
 from trialgym.rpc.submissions import check_enum, check_submission, check_text
 from trialgym.v1 import (
     action_pb2,
+    curriculum_pb2,
     environment_pb2,
     episode_pb2,
     grader_service_pb2,
@@ -25,6 +26,8 @@ from trialgym.v1 import (
     task_pb2,
     workflow_service_pb2,
 )
+from workflow_service.curricula import etag_of
+from workflow_service.domain.curriculum import Curriculum
 from workflow_service.domain.environment import (
     Grade,
     GradeCall,
@@ -282,10 +285,11 @@ class ReviewAsked:
 
 @dataclass(frozen=True, slots=True)
 class TrialAsked:
-    """A trial episode that a client asks for: a scenario's id and a tier."""
+    """A trial episode that a client asks for: a scenario's id and a tier, or a curriculum that chooses what is left out."""
 
     scenario: str
-    tier: Tier
+    tier: Tier | None
+    curriculum_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,17 +326,17 @@ def episode_request(message: episode_pb2.Episode, *extra: object) -> EpisodeRequ
 
 
 def _trial_asked(message: environment_pb2.TrialEnvironment) -> TrialAsked:
-    scenario = names.parse_scenario(message.scenario, "episode.trial.scenario")
-    match message.WhichOneof("difficulty"):
-        case "tier":
-            check_enum(message.tier, environment_pb2.Tier.DESCRIPTOR, "episode.trial.tier")
-            if not message.tier:
-                raise InvalidField("episode.trial.tier", "is required; choose TIER_WARMUP to TIER_EXPERT")
-            return TrialAsked(scenario, Tier(message.tier))
-        case "curriculum":
-            raise InvalidField("episode.trial.curriculum", "this server keeps no curricula; name a tier")
-        case _:
-            raise InvalidField("episode.trial.tier", "is required; choose TIER_WARMUP to TIER_EXPERT")
+    difficulty = message.WhichOneof("difficulty")
+    by_curriculum = difficulty == "curriculum"
+    scenario = ""
+    if message.scenario or not by_curriculum:
+        scenario = names.parse_scenario(message.scenario, "episode.trial.scenario")
+    if by_curriculum:
+        return TrialAsked(scenario, None, names.parse_curriculum(message.curriculum, "episode.trial.curriculum"))
+    check_enum(message.tier, environment_pb2.Tier.DESCRIPTOR, "episode.trial.tier")
+    if not message.tier:
+        raise InvalidField("episode.trial.tier", "is required, or curriculum; choose TIER_WARMUP to TIER_EXPERT")
+    return TrialAsked(scenario, Tier(message.tier))
 
 
 def labels(given: Mapping[str, str], field: str) -> tuple[tuple[str, str], ...]:
@@ -385,6 +389,41 @@ def episode(start: EpisodeStart, head: Head) -> episode_pb2.Episode:
         for task in start.trial.review_tasks:  # one rubric scores them all
             message.rubric.name, message.rubric.version = task.rubric, task.rubric_version
     return message
+
+
+# Curricula
+
+
+def curriculum(kept: Curriculum) -> curriculum_pb2.Curriculum:
+    """A curriculum with how its run has fared."""
+    records = [
+        curriculum_pb2.CurriculumRecord(
+            tier=tally.tier.value,  # type: ignore[arg-type]
+            scenario=names.scenario(tally.scenario),
+            episodes=tally.episodes,
+            successes=tally.successes,
+            recent=tally.recent,
+        )
+        for tally in kept.tallies
+    ]
+    return curriculum_pb2.Curriculum(
+        name=names.curriculum(kept.curriculum_id),
+        tier=kept.tier.value,  # type: ignore[arg-type]
+        records=records,
+        scenarios=[names.scenario(scenario) for scenario in kept.scenarios],
+        etag=etag_of(kept),
+        update_time=timestamp(kept.update_ms),
+    )
+
+
+def curriculum_request(message: curriculum_pb2.Curriculum) -> tuple[str, Tier | None, tuple[str, ...]]:
+    """The id, tier and scenarios that a client sets. Raises InvalidField."""
+    curriculum_id = names.parse_curriculum(message.name, "curriculum.name")
+    check_enum(message.tier, environment_pb2.Tier.DESCRIPTOR, "curriculum.tier")
+    scenarios_ = tuple(names.parse_scenario(s, f"curriculum.scenarios[{i}]") for i, s in enumerate(message.scenarios))
+    if len(set(scenarios_)) != len(scenarios_):
+        raise InvalidField("curriculum.scenarios", "names a scenario twice; name each once")
+    return curriculum_id, Tier(message.tier) if message.tier else None, scenarios_
 
 
 # What there is to play

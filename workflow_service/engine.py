@@ -12,6 +12,7 @@ import structlog
 
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import Capacity, EpisodeFinished, InvalidField, Quota, RequestIdReused, TrialgymError
+from workflow_service.curricula import Curricula
 from workflow_service.domain.environment import Observation
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Head
 from workflow_service.grader_port import GraderPort
@@ -57,6 +58,7 @@ class Engine:
         self.limits = limits
         self.live = LiveEpisodes(store, environments, codec, limit=cache)
         self._places = Places(limits.max_active)
+        self.curricula = Curricula(store, clock)
         self._stepper = Stepper(
             store=store,
             grader=grader,
@@ -65,6 +67,7 @@ class Engine:
             clock=clock,
             retention_ms=limits.retention_ms,
             places=self._places,
+            curricula=self.curricula,
         )
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:

@@ -16,7 +16,6 @@ from trialgym.rpc.errors import (
     GraderUnavailable,
     InvalidField,
     InvalidPageToken,
-    NotFound,
     TrialgymError,
     Unavailable,
     failure,
@@ -32,6 +31,7 @@ from trialgym.v1 import (
     workflow_service_pb2_grpc,
 )
 from workflow_service import convert
+from workflow_service.curricula import Curricula
 from workflow_service.engine import Engine, id_for
 from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
@@ -55,9 +55,10 @@ _VIEW = observation_pb2.ObservationView
 class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     """See protos/trialgym/v1/workflow_service.proto, which says what each method does."""
 
-    def __init__(self, *, engine: Engine, starter: Starter, grader: GraderPort, watch: Watch) -> None:
+    def __init__(self, *, engine: Engine, starter: Starter, curricula: Curricula, grader: GraderPort, watch: Watch) -> None:
         self._engine = engine
         self._starter = starter
+        self._curricula = curricula
         self._grader = grader
         self._watch = watch
 
@@ -264,12 +265,14 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     async def GetCurriculum(
         self, request: workflow_service_pb2.GetCurriculumRequest, context: Context
     ) -> curriculum_pb2.Curriculum:
-        raise NotFound("no curriculum")
+        return convert.curriculum(await self._curricula.get(names.parse_curriculum(request.name)))
 
     async def UpdateCurriculum(
         self, request: workflow_service_pb2.UpdateCurriculumRequest, context: Context
     ) -> curriculum_pb2.Curriculum:
-        raise NotFound("no curriculum")
+        curriculum_id, tier, scenarios = convert.curriculum_request(request.curriculum)
+        etag = request.etag or request.curriculum.etag
+        return convert.curriculum(await self._curricula.update(curriculum_id, tier=tier, scenarios=scenarios, etag=etag))
 
     async def _step(
         self, request: workflow_service_pb2.StepEpisodeRequest, at: str = ""

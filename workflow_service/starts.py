@@ -5,9 +5,11 @@ from __future__ import annotations
 from trialgym.rpc import names
 from trialgym.rpc.errors import InvalidField, NotFound
 from workflow_service.convert import EpisodeRequest, ReviewAsked, TrialAsked
+from workflow_service.curricula import Curricula
 from workflow_service.domain.environment import TaskRef
 from workflow_service.domain.episode import EpisodeStart
 from workflow_service.domain.review import RULES_VERSION as REVIEW_RULES
+from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.scenarios import scenario_ids
 from workflow_service.domain.trial.state import RULES_VERSION as TRIAL_RULES
 from workflow_service.domain.trial.state import TrialStart
@@ -24,8 +26,9 @@ TRIAL_RUBRIC = "structured"
 class Starter:
     """Makes the starts of episodes."""
 
-    def __init__(self, *, grader: GraderPort, clock: Clock, default_ttl_ms: int) -> None:
+    def __init__(self, *, grader: GraderPort, curricula: Curricula, clock: Clock, default_ttl_ms: int) -> None:
         self._grader = grader
+        self._curricula = curricula
         self._clock = clock
         self._default_ttl_ms = default_ttl_ms
 
@@ -33,16 +36,19 @@ class Starter:
         """The start of the episode asked for. Raises NotFound and InvalidField, and as GraderPort.get_task does."""
         review: TaskRef | None = None
         trial: TrialStart | None = None
+        curriculum_id = ""
         match asked.environment:
             case ReviewAsked(task, rubric):
                 review = await self._task(task, rubric)
                 version = REVIEW_RULES
-            case TrialAsked(scenario, tier):
+            case TrialAsked(scenario, tier, curriculum_id):
+                if curriculum_id:
+                    scenario, tier = await self._curricula.choose(curriculum_id, scenario, asked.seed)
                 if scenario not in scenario_ids():
                     raise NotFound(f"{names.scenario(scenario)} does not exist; ListScenarios names those that do")
                 tasks = [await self._task(name, TRIAL_RUBRIC) for name in TRIAL_TASKS]
                 version = TRIAL_RULES
-                trial = TrialStart(scenario, tier, asked.seed, tuple(tasks), version)
+                trial = TrialStart(scenario, tier or Tier.WARMUP, asked.seed, tuple(tasks), version)
         return EpisodeStart(
             episode_id=episode_id,
             seed=asked.seed,
@@ -51,6 +57,7 @@ class Starter:
             create_ms=self._clock(),
             review=review,
             trial=trial,
+            curriculum_id=curriculum_id,
             labels=asked.labels,
             request_digest=asked.digest,
         )

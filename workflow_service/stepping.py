@@ -14,12 +14,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import structlog
+
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import Capacity, InvalidField, RequestIdReused, TrialgymError
 from trialgym.rpc.turns import Turns
+from workflow_service.curricula import Curricula
 from workflow_service.domain.environment import Applied, Grade, GradeCall
 from workflow_service.domain.episode import Entry, EpisodeState, Head, TransitionRecord
 from workflow_service.domain.review import WrongAction
+from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import InvalidAction
 from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
@@ -29,6 +33,8 @@ from workflow_service.refusals import fault, refusal, store_errors, unknown
 from workflow_service.storage.base import Append, EpisodeStore
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("trialgym.engine")
 
 _ROUNDS = 8
 """A step that loses the fence this often is racing somebody who steps without end; its caller may try again."""
@@ -68,6 +74,7 @@ class _Plan:
     grade: Grade | None = None
     state: Any = None
     append: Append | None = None
+    success: bool = False
 
 
 class Stepper:
@@ -83,6 +90,7 @@ class Stepper:
         clock: Clock,
         retention_ms: int,
         places: Places,
+        curricula: Curricula,
     ) -> None:
         self._store = store
         self._grader = grader
@@ -91,6 +99,7 @@ class Stepper:
         self._clock = clock
         self._retention_ms = retention_ms
         self._places = places
+        self._curricula = curricula
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes: one grading call, one commit. The answers are in the order of the commands.
@@ -250,6 +259,7 @@ class Stepper:
             results[plan.index] = fault(error)
             return False
         plan.state = applied.state
+        plan.success = any(term.kind is TermKind.OUTCOME and term.value > 0 for term in applied.reward.terms)
         entry = Entry(step, command.request_id, command.payload_digest, command.encoded, answer)
         plan.append = Append(live.episode_id, entry, head, live.head.state_hash)
         return True
@@ -278,8 +288,19 @@ class Stepper:
                 live.requests[append.entry.request_id] = (append.entry.step, append.entry.payload_digest)
             if append.head.state is not EpisodeState.ACTIVE:
                 self._places.free(1, since=counts)
+                await self._judge(plan)
             self._live.put(live)
             results[plan.index] = StepAnswer(live, append.entry.step, append.entry.answer, replayed=False)
+
+    async def _judge(self, plan: _Plan) -> None:
+        """Tells the episode's curriculum how it went. The step stands whatever becomes of that."""
+        start = plan.live.start
+        if not start.curriculum_id or start.trial is None:
+            return
+        try:
+            await self._curricula.record(start.curriculum_id, start.trial, success=plan.success)
+        except Exception as error:
+            _log.warning("an outcome was not recorded", curriculum=start.curriculum_id, cause=str(error))
 
     async def _reload(self, plan: _Plan, results: dict[int, StepAnswer | TrialgymError]) -> None:
         try:

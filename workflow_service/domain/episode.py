@@ -36,6 +36,7 @@ class EpisodeStart:
     create_ms: int
     review: TaskRef | None = None
     trial: TrialStart | None = None
+    curriculum_id: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     group_id: str = ""
     group_index: int = 0

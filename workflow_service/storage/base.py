@@ -78,6 +78,14 @@ class Cursor:
     episode_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document and its revision, from 1 on."""
+
+    text: str
+    revision: int
+
+
 class EpisodeStore(Protocol):
     """An episode store. Every method may raise StoreError."""
 
@@ -134,3 +142,9 @@ class EpisodeStore(Protocol):
 
     async def wait_past(self, position: int, timeout_s: float) -> None:
         """Returns soon after an event later than `position` exists, or after the timeout, and not before either."""
+
+    async def document(self, key: str) -> Document | None:
+        """A small document of the service itself, such as a curriculum; None where there is none."""
+
+    async def put_document(self, key: str, text: str, *, revision: int) -> bool:
+        """Writes a document that is at `revision` (0: there is none yet) and raises that by one; False where it is at another."""

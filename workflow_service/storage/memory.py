@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, EventKind, Head
-from workflow_service.storage.base import Append, Cursor, EventsPurged, Filter, NewEpisode, Stored
+from workflow_service.storage.base import Append, Cursor, Document, EventsPurged, Filter, NewEpisode, Stored
 from workflow_service.storage.signal import PositionSignal
 
 _ENDINGS = {
@@ -29,6 +29,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._rows: dict[str, _Row] = {}
+        self._documents: dict[str, Document] = {}
         self._events: dict[int, Event] = {}
         self._purged_through = 0
         self._signal = PositionSignal()
@@ -160,6 +161,18 @@ class MemoryStore:
     async def wait_past(self, position: int, timeout_s: float) -> None:
         """See EpisodeStore."""
         await self._signal.wait_past(position, timeout_s)
+
+    async def document(self, key: str) -> Document | None:
+        """See EpisodeStore."""
+        return self._documents.get(key)
+
+    async def put_document(self, key: str, text: str, *, revision: int) -> bool:
+        """See EpisodeStore."""
+        known = self._documents.get(key)
+        if (known.revision if known is not None else 0) != revision:
+            return False
+        self._documents[key] = Document(text, revision + 1)
+        return True
 
     def _active(self, episode_id: str) -> _Row | None:
         row = self._rows.get(episode_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workflow_service.domain.episode import Entry, EpisodeState, Event, EventKind, Head
-from workflow_service.storage.base import Append, Cursor, EventsPurged, Filter, NewEpisode, Stored, StoreRefused
+from workflow_service.storage.base import Append, Cursor, Document, EventsPurged, Filter, NewEpisode, Stored, StoreRefused
 from workflow_service.storage.codec import dump_start, load_start
 from workflow_service.storage.signal import PositionSignal
 from workflow_service.storage.sqlite_schema import connect, prepare
@@ -180,6 +180,19 @@ class SqliteStore:
             await self._signal.wait_past(position, min(left, _FOREIGN_POLL_S))
             if self._signal.position <= position:
                 self._signal.advance(await self.position())
+
+    async def document(self, key: str) -> Document | None:
+        """See EpisodeStore."""
+        rows = await self._open.reader.rows("SELECT text, revision FROM documents WHERE key = ?", (key,))
+        return Document(*rows[0]) if rows else None
+
+    async def put_document(self, key: str, text: str, *, revision: int) -> bool:
+        """See EpisodeStore."""
+        sql = "UPDATE documents SET text = ?2, revision = revision + 1 WHERE key = ?1 AND revision = ?3"
+        if revision == 0:
+            sql = "INSERT INTO documents VALUES (?1, ?2, 1) ON CONFLICT DO NOTHING"
+        values = (key, text, revision)[: 2 if revision == 0 else 3]
+        return await self._open.writer.run(lambda db: db.execute(sql, values).rowcount == 1)
 
     @property
     def _open(self) -> _Opened:

@@ -55,6 +55,7 @@ CREATE TABLE log (
     answer BLOB
 );
 CREATE UNIQUE INDEX log_by_episode ON log (episode_id, step, kind);
+CREATE TABLE documents (key TEXT PRIMARY KEY, text TEXT NOT NULL, revision INTEGER NOT NULL);
 CREATE TABLE purged (through INTEGER NOT NULL);
 INSERT INTO purged VALUES (0);
 """

@@ -147,6 +147,12 @@ class CancelledElsewhere(Conflict):
     reason = error_pb2.ERROR_REASON_CANCELLED_ELSEWHERE
 
 
+class EtagMismatch(Conflict):
+    """The resource has changed since its etag was read: read it again, then decide."""
+
+    reason = error_pb2.ERROR_REASON_ETAG_MISMATCH
+
+
 class PreconditionError(TrialgymError):
     """The resource is in a state in which this cannot be done."""
 
