@@ -280,3 +280,17 @@ def test_actions_of_every_kind_are_described() -> None:
     escalation = action_pb2.RunDoseEscalation(design=action_pb2.ESCALATION_DESIGN_BOIN, dose_level=2, cohort_size=3)
     action = action_pb2.Action(run_dose_escalation=escalation)
     assert describe_action(action) == "run_dose_escalation(design=ESCALATION_DESIGN_BOIN, dose_level=2, cohort_size=3)"
+
+
+def test_a_fault_of_the_command_line_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr("trialgym.cli.listing.show_task", fail)
+    monkeypatch.delenv("TRIALGYM_TRACEBACK", raising=False)
+    result = CliRunner().invoke(app, ["tasks", "show", "x"])
+    assert result.exit_code == 70
+    assert "ZeroDivisionError: odd" in result.stderr
+    assert "set TRIALGYM_TRACEBACK=1 to see where" in result.stderr
+    monkeypatch.setenv("TRIALGYM_TRACEBACK", "1")
+    assert isinstance(CliRunner().invoke(app, ["tasks", "show", "x"]).exception, ZeroDivisionError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 import trialgym
+from trialgym.connection import channel_options
 from trialgym.rpc.errors import DeadlineExceeded, Unavailable
 
 
@@ -160,3 +162,13 @@ async def test_asynchronous_lists_page_by_themselves(scripted: Any, scripted_ser
     scripted.episodes.update({f"episodes/{i}": [] for i in range(8)})
     async with trialgym.aio.connect(scripted_server.target) as client:
         assert [episode.name async for episode in client.list_episodes()] == sorted(scripted.episodes)
+
+
+def test_streams_are_left_out_of_grpcs_own_retries() -> None:
+    """gRPC's core can lose a message that it sends again on a stream; unary methods keep the contract's retry policy."""
+    config = json.loads(dict(channel_options(use_http_proxy=False, extra=[("x", 1)]))["grpc.service_config"])
+    retried = {name["method"] for entry in config["methodConfig"] if "retryPolicy" in entry for name in entry["name"]}
+    assert {"StepEpisode", "BatchStepEpisodes", "CreateEpisode", "Grade", "DeleteEpisode"} <= retried
+    assert not {"StreamSteps", "WatchEpisodes"} & retried
+    assert not any(entry["waitForReady"] for entry in config["methodConfig"])
+    assert not any("hedgingPolicy" in entry for entry in config["methodConfig"])

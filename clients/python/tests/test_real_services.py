@@ -221,3 +221,18 @@ async def test_trials_scenarios_and_the_description(pair: Pair) -> None:
         blocked = await group[0].step(action_pb2.Action(run_primary_analysis=action_pb2.RunPrimaryAnalysis()))
         assert (blocked.reward, blocked.info["outcome"]) == (0.0, "blocked")
         assert "fda_approved" in blocked.info["missing"]
+
+
+async def test_curricula(pair: Pair) -> None:
+    async with trialgym.aio.connect(pair[0]) as client:
+        made = await client.update_curriculum("mine", tier="beginner", scenarios=["solid_tumor_chemo"])
+        assert (made.name, made.tier, list(made.scenarios)) == ("curricula/mine", 2, ["scenarios/solid_tumor_chemo"])
+        assert await client.get_curriculum("curricula/mine") == made
+        changed = await client.update_curriculum("mine", tier="expert", etag=made.etag)
+        assert changed.etag != made.etag
+        with pytest.raises(trialgym.errors.Conflict):
+            await client.update_curriculum("mine", tier="warmup", etag=made.etag)
+        episode = await client.create_episode(scenario="solid_tumor_chemo", curriculum="mine")
+        assert not episode.done
+        with pytest.raises(NotFound):
+            await client.get_curriculum("nobodys")

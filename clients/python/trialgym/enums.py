@@ -7,6 +7,7 @@ with the values of tomorrow, so here unknown numbers read as the enum's zero.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from trialgym.rpc.errors import InvalidField
@@ -31,6 +32,11 @@ def known(enum: Enum, number: int) -> int:
 def label(enum: Enum, number: int) -> str:
     """The value's name without the enum's prefix, in lower case, such as `critical`; `unspecified` for an unknown number."""
     return _tables(enum)[0][known(enum, number)]
+
+
+def labels(enum: Enum) -> Mapping[int, str]:
+    """Every value's name as `label` gives it, by number; for look-ups in a hurry."""
+    return _tables(enum)[0]
 
 
 def lookup(enum: Enum, name: str) -> int:

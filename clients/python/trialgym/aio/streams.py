@@ -35,8 +35,10 @@ class AsyncStepStream:
         self._connection = connection
         self._stub = rpc.WorkflowServiceStub(connection.channel("workflow"))
         self._ledger = StepLedger(patience)
-        self._outbox: asyncio.Queue[ws.StreamStepsRequest] | None = None
+        self._outbox: asyncio.Queue[ws.StreamStepsRequest | None] | None = None
+        self._call: _Call | None = None
         self._wanted = asyncio.Event()
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def step(self, episode: EpisodeRecord, action: action_pb2.Action, *, view: Choice = None) -> Step:
@@ -70,17 +72,18 @@ class AsyncStepStream:
         task, self._task = self._task, None
         if task is None:
             return
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        self._ledger.give_up(closed_unanswered())
+        self._closing.set()
+        self._wanted.set()
+        if self._call is not None:
+            self._call.cancel()
+        await asyncio.wait({task})
 
     async def _serve(self) -> None:
         try:
-            while not self._connection.closed:
+            while not (self._closing.is_set() or self._connection.closed):
                 await self._wanted.wait()
                 self._wanted.clear()
-                if len(self._ledger):
+                if len(self._ledger) and not self._closing.is_set():
                     await self._serve_once()
         finally:
             self._ledger.give_up(closed_unanswered())
@@ -90,19 +93,20 @@ class AsyncStepStream:
         outbox = self._outbox = asyncio.Queue()
         for request in self._ledger.unanswered():
             outbox.put_nowait(request)
-        call = self._stub.StreamSteps()
+        call = self._call = self._stub.StreamSteps()
         writer = asyncio.create_task(_write(call, outbox), name="trialgym-steps-writer")
         try:
             error = await self._read(call)
         finally:
-            self._outbox = None
-            # gRPC would leave a request iterator pending after a break; a task of our own is ended and waited for.
-            writer.cancel()
-            await asyncio.wait({writer})
-            await _finish(call)
+            self._outbox = self._call = None
+            # The writer is told to end rather than cancelled, and all is waited for, so that nothing outlives the event loop.
+            outbox.put_nowait(None)
+            call.cancel()
+            await asyncio.wait({writer, asyncio.ensure_future(call.code())})
         pause = self._ledger.broken(error)
         if len(self._ledger):
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), pause)
             self._wanted.set()
 
     async def _read(self, call: _Call) -> TrialgymError:
@@ -113,6 +117,9 @@ class AsyncStepStream:
                     asyncio.get_running_loop().call_later(resend.after_s, self._send_again, resend.request)
         except grpc.RpcError as error:
             return broken(error, self._connection.targets["workflow"])
+        except asyncio.CancelledError:
+            if not self._closing.is_set():
+                raise
         return ended_early()
 
     def _send_again(self, request: ws.StreamStepsRequest) -> None:
@@ -126,11 +133,11 @@ async def _finish(call: grpc.aio.Call) -> None:
     await asyncio.wait({asyncio.ensure_future(call.code())})
 
 
-async def _write(call: _Call, outbox: asyncio.Queue[ws.StreamStepsRequest]) -> None:
+async def _write(call: _Call, outbox: asyncio.Queue[ws.StreamStepsRequest | None]) -> None:
     # Where the call has ended the reader learns why, so what a write says of it is of no use.
-    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-        while True:
-            await call.write(await outbox.get())
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+        while (request := await outbox.get()) is not None:
+            await call.write(request)
 
 
 def _settler(future: asyncio.Future[ws.StepEpisodeResponse]) -> Callable[[Answer], None]:

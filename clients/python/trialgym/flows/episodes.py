@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import secrets
-import uuid
 from collections.abc import Mapping
 
 from google.protobuf.duration_pb2 import Duration
@@ -26,7 +26,7 @@ ACTIVE = episode_pb2.EPISODE_STATE_ACTIVE
 
 def new_request_id() -> str:
     """A request id that nobody else makes."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 class EpisodeRecord:

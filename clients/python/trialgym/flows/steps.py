@@ -51,11 +51,17 @@ class Step(NamedTuple):
         return self.terminated or self.truncated
 
 
+UNSPECIFIED = "unspecified"
+_KINDS = enums.labels(reward_pb2.RewardTermKind)
+_OUTCOMES = enums.labels(episode_pb2.Outcome)
+_LACKS = enums.labels(environment_pb2.Prerequisite)
+
+
 def terms_of(reward: reward_pb2.Reward) -> dict[str, float]:
     """The parts of a reward by name; parts of a kind that this release does not know are added up as `unspecified`."""
     terms: dict[str, float] = {}
     for term in reward.terms:
-        name = enums.label(reward_pb2.RewardTermKind, term.kind)
+        name = _KINDS.get(term.kind, UNSPECIFIED)
         terms[name] = terms.get(name, 0.0) + term.value
     return terms
 
@@ -65,8 +71,8 @@ def step_of(transition: episode_pb2.Transition, *, replayed: bool = False) -> St
     info: StepInfo = {
         "transition": transition,
         "terms": terms_of(transition.reward),
-        "outcome": enums.label(episode_pb2.Outcome, transition.outcome),
-        "missing": [enums.label(environment_pb2.Prerequisite, lack) for lack in transition.missing_prerequisites],
+        "outcome": _OUTCOMES.get(transition.outcome, UNSPECIFIED),
+        "missing": [_LACKS.get(lack, UNSPECIFIED) for lack in transition.missing_prerequisites],
         "score": transition.score if transition.HasField("score") else None,
         "total_reward": transition.total_reward,
         "state_hash": transition.state_hash,
