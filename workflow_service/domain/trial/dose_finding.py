@@ -22,6 +22,8 @@ from workflow_service.domain.trial.view import DoseFinding, DoseLevelResult, Eff
 BOIN_STOP_AT = 12
 """BOIN ends when it would treat a level that has this many patients already; [chosen here, a usual stopping rule]."""
 LARGEST_BOIN_COHORT = 6
+SMALLEST_CALLED_COHORT = 3
+"""Smaller cohorts are treated and counted, but no design calls for them: or splitting a cohort would pay (padding)."""
 Z95 = 1.959963984540054
 
 
@@ -34,8 +36,10 @@ def fits_design(state: TrialState, card: Card, design: EscalationDesign, dose_le
     return cohort_size == 3 if design is EscalationDesign.THREE_PLUS_THREE else cohort_size <= LARGEST_BOIN_COHORT
 
 
-def is_called_for(state: TrialState, dose_level: int) -> bool:
-    """Whether the design calls for a cohort at that level now; before the first, for the lowest."""
+def is_called_for(state: TrialState, dose_level: int, size: int) -> bool:
+    """Whether the design calls for such a cohort now: at its next level, or the lowest before the first, and not too small."""
+    if size < SMALLEST_CALLED_COHORT:
+        return False
     if state.dose_finding is None:
         return dose_level == 1
     return not state.dose_finding.finished and dose_level == state.dose_finding.next_dose_level

@@ -54,8 +54,7 @@ class TreatedCohort:
 class Packet:
     """A review task of the episode.
 
-    `score` is the last grade, a multiple of 2^-20, 0 before; `best` the highest so far; `paid` counts the sheets that order paid
-    for; `last_digest` is the last sheet's.
+    `score` is the last grade, a multiple of 2^-20, 0 before; `last_digest` is the last sheet's.
     """
 
     task: TaskRef
@@ -64,8 +63,6 @@ class Packet:
     accepted_entries: int = 0
     invalid_entries: int = 0
     score: float = 0.0
-    best: float = 0.0
-    paid: int = 0
     last_digest: str = ""
 
     def seen(self) -> ReviewPacket:

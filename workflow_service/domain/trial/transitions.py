@@ -44,9 +44,6 @@ from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import FdaVerdict, ProtocolState
 from workflow_service.domain.trial.wording import money
 
-PAID_SHEETS = 2
-"""Answer sheets of one packet that order can pay for: the first, and one that raised the score."""
-
 PROTOCOL_FIELD: dict[type, str] = {
     FormHypothesis: "hypothesis",
     SetPrimaryEndpoint: "primary_endpoint",
@@ -147,7 +144,7 @@ def _set_field(state: TrialState, action: TrialAction, first: bool) -> Step:
 
 
 def _treat_cohort(truth: Truth, state: TrialState, action: RunDoseEscalation) -> Step:
-    called = is_called_for(state, action.dose_level)
+    called = is_called_for(state, action.dose_level, action.cohort_size)
     cohort = treat(truth, len(state.cohorts), action.dose_level, action.cohort_size)
     cohorts = (*state.cohorts, cohort)
     finding = summarise(CARDS[state.start.scenario], action.design, state.dose_finding, cohorts)
@@ -296,15 +293,14 @@ def _submit_findings(state: TrialState, action: SubmitFindings, grade: Grade | N
     score = quantise(grade.value)
     sheet = action.submission.digest
     is_new = not packet.submissions or sheet != packet.last_digest
-    effective = is_new and packet.paid < PAID_SHEETS and (packet.submissions == 0 or score > packet.best)
+    # Order pays the first sheet of a packet; later ones earn by their score alone, or worse sheets first would pay.
+    effective = packet.submissions == 0
     graded = replace(
         packet,
         submissions=packet.submissions + 1,
         accepted_entries=grade.accepted_entries,
         invalid_entries=grade.invalid_entries,
         score=score,
-        best=max(packet.best, score),
-        paid=packet.paid + (1 if effective else 0),
         last_digest=sheet,
     )
     packets = tuple(graded if each is packet else each for each in state.packets)

@@ -25,7 +25,7 @@ from workflow_service.domain.trial.patients import trial_data
 from workflow_service.tests.trial.conftest import NewGame
 
 P = Prerequisite
-N = 160
+N = 140
 """Patients of the autoimmune trial: enough for the review, and the budget bears some more."""
 
 
@@ -141,11 +141,11 @@ def test_a_changed_size_keeps_the_planned_weights(new_game: NewGame) -> None:
     one, two = (approved(new_game, plan) for _ in range(2))
     for game in (one, two):
         game.must(a.RunInterimAnalysis())
-    two.must(a.ModifySampleSize(180, SampleSizeBasis.CONDITIONAL_POWER))
-    assert two.state.protocol.sample_size.n_total == 180
+    two.must(a.ModifySampleSize(156, SampleSizeBasis.CONDITIONAL_POWER))
+    assert two.state.protocol.sample_size.n_total == 156
     for game in (one, two):
         game.must(a.RunPrimaryAnalysis())
-    assert two.state.primary_result.n_enrolled == 180
+    assert two.state.primary_result.n_enrolled == 156
     assert two.state.primary_result.z != one.state.primary_result.z
     assert two.state.primary_result.critical_value == one.state.primary_result.critical_value
 
@@ -203,7 +203,8 @@ def test_a_no_op_is_no_move(new_game: NewGame) -> None:
 def test_an_active_control_costs_more_a_patient(new_game: NewGame) -> None:
     spent = []
     for control in (ControlArm.PLACEBO, ControlArm.ACTIVE):
-        game = new_game("autoimmune_biologic", Tier.WARMUP, 3).until(lambda s: s.protocol.control_arm is not None)
+        game = new_game("autoimmune_biologic", Tier.WARMUP, 3).until(lambda s: s.protocol.sample_size is not None)
+        game.must(a.SetSampleSize(N, 0.05, 0.9, 0.06))
         game.must(a.SetControlArm(control))
         game.until(lambda s: s.approved)
         before = game.state.budget_left_usd

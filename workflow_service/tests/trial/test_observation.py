@@ -50,7 +50,7 @@ def shown(game: Game) -> list[Any]:
 
 
 def check_no_leak(game: Game) -> None:
-    """No number of the observation is a hidden one, nor is one printed in any text, to four digits or more."""
+    """No number of the observation is a hidden one, nor is one printed in any text, to five digits or more."""
     secrets = hidden(game)
     texts = [game.environment.render(game.state)]
     for leaf in shown(game):
@@ -59,7 +59,7 @@ def check_no_leak(game: Game) -> None:
         elif isinstance(leaf, str):
             texts.append(leaf)
     for text in texts:
-        for number in re.findall(r"\d+\.\d{4,}", text):
+        for number in re.findall(r"\d+\.\d{5,}", text):
             assert not any(abs(float(number) - secret) < 10 ** -(len(number.split(".")[1])) for secret in secrets), number
         assert "null" not in text.lower()
     assert len(texts[0].encode()) <= 8 * 1024

@@ -239,6 +239,16 @@ def test_one_cohort_too_many_is_executed_and_pays_nothing_nor_does_a_look_after_
     assert game.must(a.ObserveSafetySignal()).reward.value == 0.0
 
 
+def test_a_split_cohort_is_not_called_for(new_game: Any) -> None:
+    """Two patients are treated and counted, but pay nothing, nor does a look after them."""
+    game = new_game()
+    game.must(a.RunDoseEscalation(EscalationDesign.BOIN, 1, 3))
+    game.must(a.ObserveSafetySignal())
+    called = game.state.dose_finding.next_dose_level
+    assert game.must(a.RunDoseEscalation(EscalationDesign.BOIN, called, 2)).reward.value == 0.0
+    assert game.must(a.ObserveSafetySignal()).reward.value == 0.0
+
+
 def test_a_safety_look_needs_new_exposure(new_game: Any) -> None:
     game = new_game()
     game.must(a.RunDoseEscalation(EscalationDesign.BOIN, 1, 3))

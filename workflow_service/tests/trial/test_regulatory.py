@@ -23,7 +23,7 @@ def ready(state: Any) -> bool:
 
 
 def submission(consent: a.ConsentPlan | None) -> a.SubmitToFdaReview:
-    return a.SubmitToFdaReview(a.SafetyPlan(True, True), interim_plan(Tier.EXPERT), consent)
+    return a.SubmitToFdaReview(a.SafetyPlan(True, True), interim_plan(), consent)
 
 
 def consent_amendment(plan: a.ConsentPlan) -> a.RequestProtocolAmendment:
@@ -139,12 +139,12 @@ def test_a_blocked_submission_is_not_graded(new_game: Any, tasks: tuple[TaskRef,
         game.environment.grade_call(game.state, replace(action, family=None))
 
 
-def test_the_task_score_is_the_change_and_order_pays_two_sheets_at_most(new_game: Any, tasks: tuple[TaskRef, ...]) -> None:
+def test_the_task_score_is_the_change_and_order_pays_the_first_sheet(new_game: Any, tasks: tuple[TaskRef, ...]) -> None:
     game = new_game(tasks=tasks).until(lambda s: s.approved)
     family = TaskFamily.ELIGIBILITY_SCREENING
     bonus = quantise(0.2)
     scores = [0.3, 0.1, 0.6, 0.9, 0.95, 0.2]
-    paid = [bonus, 0.0, bonus, 0.0, 0.0, 0.0]
+    paid = [bonus, 0.0, 0.0, 0.0, 0.0, 0.0]
     before = 0.0
     for number, (score, order) in enumerate(zip(scores, paid, strict=True)):
         applied = game.sheet(family, f"sheet {number}", score)

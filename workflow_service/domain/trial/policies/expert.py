@@ -62,13 +62,16 @@ from workflow_service.domain.trial.policies.reading import (
 )
 from workflow_service.domain.trial.view import ScenarioBrief, TrialObservation
 
-COHORT = 6
+LOOKS = (0.4, 0.55, 0.7, 0.85)
+"""Information fractions of the looks."""
 TARGET_POWER = 0.95
 """Power for the smallest relevant effect that the expert buys where money and time allow."""
+SMALL_COHORT, LARGE_COHORT = 3, 6
+"""Patients of a cohort: small ones where steps are plenty, large ones where each step is dear."""
 PRIOR_SD = 0.1
 """How far the expert thinks the effect may lie from the hypothesis, as a share of it."""
-PATIENT_TIERS = (Tier.WARMUP, Tier.BEGINNER, Tier.INTERMEDIATE)
-"""Tiers at which an extra look is worth its price."""
+PATIENT_TIERS = (Tier.WARMUP, Tier.BEGINNER, Tier.INTERMEDIATE, Tier.ADVANCED)
+"""Tiers at which small cohorts and a safety look after each are worth their price."""
 A = ActionType
 
 
@@ -105,13 +108,12 @@ def _choices(observation: Observation, sheets: Sheets) -> Iterator[TrialAction]:
     if trial.fda_verdicts:
         yield from _answer_hold(trial, legal, brief)
     if A.SUBMIT_TO_FDA_REVIEW in legal:
-        yield SubmitToFdaReview(SafetyPlan(True, True), interim_plan(trial.tier), ConsentPlan(True, True, True))
+        yield SubmitToFdaReview(SafetyPlan(True, True), interim_plan(), ConsentPlan(True, True, True))
 
 
-def interim_plan(tier: Tier) -> InterimPlan:
+def interim_plan() -> InterimPlan:
     """Looks with O'Brien-Fleming spending and a non-binding rule for futility."""
-    fractions = (0.5, 0.75) if tier in PATIENT_TIERS else (0.6,)
-    return InterimPlan(fractions, SpendingFunction.OBRIEN_FLEMING, FutilityRule.CONDITIONAL_POWER, 0.05, False)
+    return InterimPlan(LOOKS, SpendingFunction.OBRIEN_FLEMING, FutilityRule.CONDITIONAL_POWER, 0.05, False)
 
 
 def _packets(observation: Observation, sheets: Sheets) -> Iterator[TrialAction]:
@@ -122,7 +124,7 @@ def _packets(observation: Observation, sheets: Sheets) -> Iterator[TrialAction]:
 
 
 def phase_one(trial: TrialObservation, legal: set[ActionType], brief: ScenarioBrief) -> Iterator[TrialAction]:
-    """Dose finding by BOIN in cohorts of six, six patients at the dose to be taken on, safety looks, the estimate."""
+    """Dose finding by BOIN, six patients at the dose to be taken on, safety looks, the estimate."""
     if trial.effect_estimate is not None:
         return
     finding = trial.dose_finding
@@ -132,10 +134,11 @@ def phase_one(trial: TrialObservation, legal: set[ActionType], brief: ScenarioBr
     if may_look and trial.tier in PATIENT_TIERS:
         yield ObserveSafetySignal()
     if A.RUN_DOSE_ESCALATION in legal:
+        cohort = SMALL_COHORT if trial.tier in PATIENT_TIERS else LARGE_COHORT
         if finding is None:
-            yield RunDoseEscalation(EscalationDesign.BOIN, 1, COHORT)
+            yield RunDoseEscalation(EscalationDesign.BOIN, 1, cohort)
         elif not finding.finished:
-            yield RunDoseEscalation(EscalationDesign.BOIN, finding.next_dose_level, COHORT)
+            yield RunDoseEscalation(EscalationDesign.BOIN, finding.next_dose_level, cohort)
         else:
             level = planned_level(brief, finding)
             treated = next((each.n for each in finding.levels if each.dose_level == level), 0)
@@ -178,8 +181,7 @@ def _design(trial: TrialObservation, legal: set[ActionType], brief: ScenarioBrie
 def planned_patients(trial: TrialObservation, brief: ScenarioBrief, weeks: int) -> int:
     """What the smallest relevant effect asks for, more where the means allow, less than that never by choice."""
     reading = read(brief)
-    looks = len(interim_plan(trial.tier).information_fractions)
-    ahead = [A.SUBMIT_TO_FDA_REVIEW, A.RUN_PRIMARY_ANALYSIS, *[A.RUN_INTERIM_ANALYSIS] * looks]
+    ahead = [A.SUBMIT_TO_FDA_REVIEW, A.RUN_PRIMARY_ANALYSIS, *[A.RUN_INTERIM_ANALYSIS] * len(LOOKS)]
     if trial.protocol.sample_size is None:
         ahead.append(A.SET_SAMPLE_SIZE)
     spent_usd = sum(COST[each][0] for each in ahead)
