@@ -23,6 +23,7 @@ from workflow_service.domain.rewards import Reward, TermKind, reward_of
 from workflow_service.domain.trial.actions import InvalidAction, SynthesizeConclusion, TrialAction, check, type_of
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.conclusion import assess, calibration, outcome
+from workflow_service.domain.trial.hints import next_step
 from workflow_service.domain.trial.ordering import Move, efficiency, move
 from workflow_service.domain.trial.phases import REGULATORY, phase_of
 from workflow_service.domain.trial.prerequisites import legal_and_blocked, missing_for, price
@@ -33,7 +34,7 @@ from workflow_service.domain.trial.tiers import RECOVERY_BONUS, TIERS
 from workflow_service.domain.trial.transitions import Step, digest, execute, opened, used_after
 from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import TrialObservation
-from workflow_service.domain.trial.wording import NEXT_STEP, TONES, blocked_words
+from workflow_service.domain.trial.wording import TONES, blocked_words
 from workflow_service.domain.trial.world import truth_of
 
 
@@ -54,14 +55,14 @@ class TrialEnvironment:
 
     def reset(self) -> TrialState:
         """The state before the first step, in phase 0 with the whole budget."""
-        return TrialState(
+        state = TrialState(
             start=self._start,
             budget_left_usd=self._programme.budget_usd,
             days_left=self._programme.time_days,
             packets=tuple(Packet(task) for task in self._start.review_tasks),
             feedback=f'The programme "{CARDS[self._start.scenario].title}" is yours. Nothing has been done yet.',
-            hint=self._hint(0, False),
         )
+        return replace(state, hint=next_step(state)) if self._spec.hints else state
 
     def grade_call(self, state: TrialState, action: TrialAction) -> GradeCall | None:
         """A submission for an open packet is graded; nothing else is. Raises InvalidAction for a submission without family."""
@@ -172,8 +173,9 @@ class TrialEnvironment:
             skip_waived=moved.skip_waived,
             packets=opened(did.state),
             feedback=f"{did.text} {self._remark(state, did, moved, redundant, phase)}".rstrip(),
-            hint=self._hint(frontier, bool(did.state.ending), did.state.on_hold),
         )
+        if self._spec.hints:
+            after = replace(after, hint=next_step(after))
         return self._finish(after, Outcome.EXECUTED, reward_of(terms))
 
     def _terms(
@@ -202,13 +204,6 @@ class TrialEnvironment:
         if phase < state.frontier:
             return tone.back
         return tone.forward if did.effective else tone.idle
-
-    def _hint(self, frontier: int, ended: bool, on_hold: bool = False) -> str:
-        if not self._spec.hints or ended:
-            return ""
-        if on_hold:
-            return "Answer the hold: change what it names with request_protocol_amendment, then submit again."
-        return NEXT_STEP[frontier][1]
 
     def _finish(self, state: TrialState, outcome_: Outcome, reward: Reward) -> Applied[TrialState]:
         terminated = bool(state.ending)

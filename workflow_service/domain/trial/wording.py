@@ -77,20 +77,6 @@ PREREQUISITE_WORDS: dict[Prerequisite, str] = {
     Prerequisite.ANALYSIS_PENDING: "a trial that has not been analysed yet",
 }
 
-NEXT_STEP: tuple[tuple[int, str], ...] = (
-    (0, "Start by reading the literature with review_scenario."),
-    (1, "State what you expect with form_hypothesis, and the smallest effect worth finding."),
-    (2, "Run dose-escalation cohorts at the level the design calls for, and look at safety after new exposure."),
-    (3, "Summarise phase I with estimate_effect_size."),
-    (4, "Complete the protocol: endpoint, size, criteria, dosing, control, ratio, blinding."),
-    (5, "Submit the protocol with a safety plan, an interim plan and a consent plan."),
-    (6, "Enrolment is open: answer the review packets, then look at the data as planned."),
-    (7, "Take the planned looks, then run the primary analysis."),
-    (8, "Conclude with synthesize_conclusion; claim no more than the analysis shows."),
-    (9, "The trial is concluded."),
-)
-"""Hints of the warmup tier, by the phase that comes next."""
-
 
 def name_of(action: ActionType) -> str:
     """The action's name in the contract."""

@@ -147,6 +147,20 @@ def test_hints_are_the_warmups_only(new_game: Any, tier: Tier) -> None:
         game.do(expert()(game.environment.observe(game.state)))
 
 
+def test_following_the_hints_leads_through_the_trial(new_game: Any) -> None:
+    """Each hint names something that the expert then does or has done; at the end there is none."""
+    game = new_game("rare_disease_orphan", Tier.WARMUP, 2)
+    seen: list[str] = []
+    while not game.state.ending:
+        if not seen or seen[-1] != game.state.hint:
+            seen.append(game.state.hint)
+        game.do(expert()(game.environment.observe(game.state)))
+    words = ["review_scenario", "form_hypothesis", "level 1", "estimate_effect_size", "Still open", "Submit", "Conclude"]
+    positions = [next(i for i, hint in enumerate(seen) if word in hint) for word in words]
+    assert positions == sorted(positions)
+    assert game.state.hint == ""
+
+
 def test_the_briefing_is_complete_and_short(new_game: Any, tasks: tuple[TaskRef, ...]) -> None:
     """Every fact of a late observation stands in the text, within 8 KiB in every scenario."""
     for scenario in CARDS:
