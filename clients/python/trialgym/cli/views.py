@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from rich import box
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
@@ -69,6 +70,10 @@ def signed(value: float) -> str:
     return f"{value:+.4g}" if value else "0"
 
 
+def _unless_zero(value: float) -> str:
+    return signed(value) if value else ""
+
+
 class EpisodeView:
     """Prints an episode as it is played. `verbose`: the whole observation after each step, and not only what is new in it."""
 
@@ -112,18 +117,21 @@ class EpisodeView:
     def end(self, episode: EpisodeRecord, actions: Sequence[action_pb2.Action], steps: Sequence[Step]) -> None:
         """Prints the rewards of the whole episode by term, and the return."""
         kinds = sorted({kind for step in steps for kind in step.info["terms"]})
-        table = Table(title="Rewards", title_justify="left")
-        for heading in ("step", "action", "outcome"):
-            table.add_column(heading, justify="right" if heading == "step" else "left", overflow="fold")
+        table = Table(
+            title="Rewards", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True
+        )
+        table.add_column("step", justify="right")
+        table.add_column("action", no_wrap=True)
         for heading in (*kinds, "reward"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
         for action, step in zip(actions, steps, strict=True):
-            terms = [signed(step.info["terms"].get(kind, 0.0)) for kind in kinds]
-            number = str(step.info["transition"].step)
-            table.add_row(number, action_name(action), step.info["outcome"], *terms, signed(step.reward))
+            terms = [_unless_zero(step.info["terms"].get(kind, 0.0)) for kind in kinds]
+            outcome = step.info["outcome"]
+            name = action_name(action) if outcome == "executed" else f"{action_name(action)} ({outcome})"
+            table.add_row(str(step.info["transition"].step), name, *terms, signed(step.reward))
         totals = [signed(sum(step.info["terms"].get(kind, 0.0) for step in steps)) for kind in kinds]
         table.add_section()
-        table.add_row("", "return", "", *totals, f"[bold]{signed(episode.total_reward)}[/]")
+        table.add_row("", "return", *totals, f"[bold]{signed(episode.total_reward)}[/]")
         self._console.print(table)
         state = enums.label(episode_pb2.EpisodeState, episode.state)
         self._console.print(f"Return [bold]{episode.total_reward:.6g}[/] after {_count(episode.steps, 'step')}: {state}.")
