@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workflow_service.domain.environment import ActionType, Grade, GradeCall, TaskRef
-from workflow_service.domain.review import RULES_VERSION
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import SynthesizeConclusion, TrialAction
 from workflow_service.domain.trial.choices import Tier
@@ -26,7 +25,7 @@ from workflow_service.domain.trial.policies.cheats import (
 from workflow_service.domain.trial.policies.expert import expert
 from workflow_service.domain.trial.programme import brief_of
 from workflow_service.domain.trial.scenarios import scenario_ids
-from workflow_service.domain.trial.state import TrialStart, TrialState
+from workflow_service.domain.trial.state import RULES_VERSION, TrialStart, TrialState
 
 Grader = Callable[[GradeCall], Grade]
 """Scores a submission; in process a peer of the grader service."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from workflow_service.domain.review import RULES_VERSION
 from workflow_service.domain.trial.canaries import play
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.choices import Tier
@@ -17,7 +16,7 @@ from workflow_service.domain.trial.policies.baselines import naive
 from workflow_service.domain.trial.policies.expert import expert
 from workflow_service.domain.trial.programme import programme_of, reference_power
 from workflow_service.domain.trial.scenarios import scenario_ids
-from workflow_service.domain.trial.state import TrialStart
+from workflow_service.domain.trial.state import RULES_VERSION, TrialStart
 from workflow_service.domain.trial.truth import draw_truth
 from workflow_service.domain.trial.world import REFERENCE_POWER_FLOOR, scenario_digest, truth_of
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from workflow_service.domain.environment import ActionType, TaskRef
-from workflow_service.domain.review import RULES_VERSION
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import ACTION_TYPES, EstimateEffectSize, ReviewScenario, RunDoseEscalation
 from workflow_service.domain.trial.cards import CARDS
@@ -22,7 +21,7 @@ from workflow_service.domain.trial.policies.baselines import naive, random_legal
 from workflow_service.domain.trial.policies.expert import expert
 from workflow_service.domain.trial.scenarios import catalogue
 from workflow_service.domain.trial.specification import action_specs, phase_specs, reward_term_specs, tier_specs
-from workflow_service.domain.trial.state import TrialStart, TrialState
+from workflow_service.domain.trial.state import RULES_VERSION, TrialStart, TrialState
 from workflow_service.tests.trial.conftest import TASKS, Game
 from workflow_service.tests.trial.test_invariants import walk
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from workflow_service.domain.environment import ActionType, Grade, GradeCall, Outcome, Submission, TaskFamily
-from workflow_service.domain.review import RULES_VERSION
 from workflow_service.domain.trial.canaries import Bench, Row, play, roster, run
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.choices import Tier
@@ -20,7 +19,7 @@ from workflow_service.domain.trial.policies.cheats import LOOPED, fixed_action
 from workflow_service.domain.trial.policies.expert import expert
 from workflow_service.domain.trial.programme import brief_of
 from workflow_service.domain.trial.solvability import NAIVE_CAP, REFERENCE_TARGET, table
-from workflow_service.domain.trial.state import TrialStart
+from workflow_service.domain.trial.state import RULES_VERSION, TrialStart
 from workflow_service.domain.trial.world import truth_of
 from workflow_service.tests.trial.conftest import TASKS, Game, grade
 
