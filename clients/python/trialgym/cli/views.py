@@ -120,8 +120,8 @@ class EpisodeView:
         table = Table(
             title="Rewards", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True
         )
-        table.add_column("step", justify="right")
-        table.add_column("action", no_wrap=True)
+        table.add_column("step", justify="right", no_wrap=True, min_width=4)
+        table.add_column("action", overflow="ellipsis")  # the one that gives way on a narrow terminal
         for heading in (*kinds, "reward"):
             table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
         for action, step in zip(actions, steps, strict=True):
