@@ -105,7 +105,7 @@ class EpisodeStore(Protocol):
         """
 
     async def get(self, episode_id: str) -> Stored | None:
-        """The episode's start and head, also of one that was deleted and is not yet purged."""
+        """The episode's start, equal to the one that was created, and head; also of one that was deleted and is not yet purged."""
 
     async def entries(self, episode_id: str, *, after: int = 0, limit: int = 1_000_000) -> list[Entry]:
         """The log after a step, in order; empty for an episode that was deleted or is unknown."""

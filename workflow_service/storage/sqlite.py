@@ -46,6 +46,8 @@ class SqliteStore:
 
     async def open(self) -> None:
         """See EpisodeStore."""
+        if self._opened is not None:
+            raise RuntimeError("the store is open already")
         connections = await asyncio.to_thread(self._connect)
         self._signal = PositionSignal()
         self._opened = _Opened(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from workflow_service.domain.environment import TaskFamily, TaskRef
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Head
+from workflow_service.domain.trial.choices import Tier
+from workflow_service.domain.trial.state import TrialStart
 from workflow_service.storage.base import Append, NewEpisode
 
 NOW = 1_700_000_000_000
 LEASE = 60_000
+REVIEW = TaskRef("tasks/ae_classification", TaskFamily.AE_CLASSIFICATION, "d" * 32, "structured", 4, "2")
+TRIAL = TrialStart("cns_depression", Tier.EXPERT, 2**32 - 1, (REVIEW, REVIEW), "1")
 
 
 def state_hash(step: int) -> str:
@@ -22,6 +26,7 @@ def new(
     labels: tuple[tuple[str, str], ...] = (),
     group_id: str = "",
     inherited: int = 0,
+    trial: TrialStart | None = None,
 ) -> NewEpisode:
     start = EpisodeStart(
         episode_id,
@@ -29,7 +34,8 @@ def new(
         rules_version="1",
         ttl_ms=LEASE,
         create_ms=create_ms,
-        review=TaskRef("tasks/ae_classification", TaskFamily.AE_CLASSIFICATION, "d" * 32, "structured", 4, "2"),
+        review=None if trial else REVIEW,
+        trial=trial,
         labels=labels,
         group_id=group_id,
         group_index=3 if group_id else 0,

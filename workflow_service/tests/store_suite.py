@@ -26,7 +26,7 @@ from workflow_service.storage.base import (
     Stored,
     StoreError,
 )
-from workflow_service.tests.rows import LEASE, NOW, new, step_of
+from workflow_service.tests.rows import LEASE, NOW, TRIAL, new, step_of
 
 WAIT_S = 20.0
 """Longer than anything here takes on a loaded machine; only a lost wake-up reaches it."""

@@ -274,9 +274,10 @@ OPERATIONS: dict[str, Callable[[Engine], Awaitable[Any]]] = {
 }
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_every_operation_says_that_the_store_failed(name: str) -> None:
-    """A store error at any call of any operation is STORE_UNAVAILABLE, which clients retry, and its cause stays in the log."""
+async def test_every_operation_says_that_the_store_failed(name: str, when: str) -> None:
+    """A store error at any call of any operation, done or not, is STORE_UNAVAILABLE; repeating the operation then succeeds."""
     for failing in range(10):
         inner = MemoryStore()
         clock, store = Clock(), Interposed(inner)
@@ -289,13 +290,15 @@ async def test_every_operation_says_that_the_store_failed(name: str) -> None:
             if len(store.calls) == failing + 1:
                 raise StoreError("the disk is gone")
 
-        store.before = fail
+        setattr(store, when, fail)
         try:
             await OPERATIONS[name](engine)
         except StoreUnavailable as error:
             assert "disk" not in error.message  # noqa: PT017 - the end of the loop is the other branch
-            store.before = None
+            setattr(store, when, None)
             await OPERATIONS[name](engine)
+            await engine.recount()
+            assert engine._places.taken == await inner.count_active()
         else:
             assert failing > 0, "no call was made to fail"
             return
@@ -379,9 +382,14 @@ def test_a_folded_log_equals_the_live_state(actions: list[tuple[str, bool, bool]
 
 @pytest.mark.parametrize("tier", [Tier.WARMUP, Tier.EXPERT])
 @pytest.mark.parametrize("policy", [expert(), random_legal(3)])
-async def test_a_trials_folded_log_equals_its_live_state(policy: Policy, tier: Tier) -> None:
+async def test_a_trials_folded_log_equals_its_live_state(tmp_path: Path, policy: Policy, tier: Tier) -> None:
     """A trial episode, too, is read back as it was played, and forks from any of its steps."""
-    store, clock = MemoryStore(), Clock()
+    async with opened_store("sqlite", tmp_path) as store:
+        await play_trial(store, policy, tier)
+
+
+async def play_trial(store: EpisodeStore, policy: Policy, tier: Tier) -> None:
+    clock = Clock()
     engine = engine_over(store, clock=clock)
     families = (TaskFamily.PROTOCOL_AMENDMENT_REVIEW, TaskFamily.ELIGIBILITY_SCREENING, TaskFamily.AE_CLASSIFICATION)
     tasks = tuple(replace(TASK, name=f"tasks/{family.name.lower()}", family=family) for family in families)
