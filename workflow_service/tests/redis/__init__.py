@@ -1,0 +1,1 @@
+"""The Redis store under test, against real servers."""
