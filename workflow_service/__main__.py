@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+import structlog
+
 from trialgym.rpc import logs, server
 from trialgym.rpc.errors import StoreUnavailable
 from trialgym.rpc.server import CannotListen, RunningServer, StopSignals
@@ -22,18 +24,46 @@ from workflow_service.ports import Clock, system_clock
 from workflow_service.servicer import WorkflowServicer
 from workflow_service.settings import WorkflowSettings
 from workflow_service.starts import Starter
-from workflow_service.storage.base import EpisodeStore, StoreError
+from workflow_service.storage.base import EpisodeStore, StoreError, StoreRefused
 from workflow_service.storage.memory import MemoryStore
+from workflow_service.storage.redis_address import RedisAddress
 from workflow_service.storage.sqlite import SqliteStore
 from workflow_service.watch import watch
 
 SERVICE = workflow_service_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
+_log = structlog.get_logger("trialgym.workflow")
+
 
 def make_store(settings: WorkflowSettings) -> EpisodeStore:
-    """The store that the settings name, not yet open."""
+    """The store that the settings name, not yet open. Raises StoreRefused where what it needs is not installed."""
+    if settings.redis_address is not None:
+        return _redis_store(settings, settings.redis_address)
     path = settings.sqlite_path
     return MemoryStore() if path is None else SqliteStore(path, synchronous=settings.sqlite_synchronous)
+
+
+def _redis_store(settings: WorkflowSettings, address: RedisAddress) -> EpisodeStore:
+    try:
+        from workflow_service.storage.redis import RedisStore
+        from workflow_service.storage.redis_link import Credentials
+    except ModuleNotFoundError as error:
+        raise StoreRefused(
+            f"the Redis store needs its client, which is not installed: pip install 'trialgym[redis]' ({error})"
+        ) from error
+    return RedisStore(
+        address,
+        namespace=settings.redis_namespace,
+        credentials=Credentials(
+            settings.redis_username,
+            settings.redis_password.get_secret_value(),
+            settings.redis_ca_file,
+            settings.redis_cert_file,
+            settings.redis_key_file,
+        ),
+        timeout_s=settings.redis_timeout_s,
+        buckets=settings.redis_buckets,
+    )
 
 
 @asynccontextmanager
@@ -46,6 +76,8 @@ async def running(
     """
     store = make_store(settings) if store is None else store
     await store.open()
+    for warning in getattr(store, "warnings", ()):  # what engines with servers of their own have to say of these
+        _log.warning("store may lose steps", cause=warning)
     grader = GrpcGrader(settings.grader, clock)
     environments = InstalledEnvironments()
     engine = Engine(
