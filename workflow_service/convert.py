@@ -82,8 +82,15 @@ def step_command(request: workflow_service_pb2.StepEpisodeRequest, field: str = 
         expected,
         action,
         request.action.SerializeToString(deterministic=True),
-        digest(request.action),
+        _payload_digest(request.action, action),
     )
+
+
+def _payload_digest(message: action_pb2.Action, action: Any) -> str:
+    """A digest of what the action says. A sheet, which may be large, is read once: its own digest stands for it."""
+    if isinstance(action, SubmitFindings):
+        return digest(["submit_findings", action.submission.digest, action.final, message.submit_findings.family])
+    return digest(message)
 
 
 def _action(message: action_pb2.Action, field: str) -> Any:
@@ -234,14 +241,23 @@ def task_request(name: str) -> grader_service_pb2.GetTaskRequest:
 
 def batch_grade_request(calls: Iterable[GradeCall]) -> grader_service_pb2.BatchGradeRequest:
     """Grading calls as the grader takes them together."""
-    return grader_service_pb2.BatchGradeRequest(requests=map(grade_request, calls))
+    batch = grader_service_pb2.BatchGradeRequest()
+    for call in calls:
+        _fill_grade_request(batch.requests.add(), call)
+    return batch
 
 
 def grade_request(call: GradeCall) -> grader_service_pb2.GradeRequest:
     """A grading call as the grader takes it."""
-    request = grader_service_pb2.GradeRequest(task=call.task.name, rubric=call.task.rubric, view=score_pb2.SCORE_VIEW_BASIC)
-    request.submission.MergeFromString(call.submission.content)
+    request = grader_service_pb2.GradeRequest()
+    _fill_grade_request(request, call)
     return request
+
+
+def _fill_grade_request(request: grader_service_pb2.GradeRequest, call: GradeCall) -> None:
+    request.task, request.rubric, request.view = call.task.name, call.task.rubric, score_pb2.SCORE_VIEW_BASIC
+    request.submission.SetInParent()  # an empty sheet is a sheet
+    request.submission.MergeFromString(call.submission.content)
 
 
 def grade(score: score_pb2.Score) -> Grade:

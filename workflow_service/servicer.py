@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,13 +38,15 @@ from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
 from workflow_service.refusals import fault
 from workflow_service.starts import TRIAL_TASKS, Starter
-from workflow_service.stepping import StepAnswer
+from workflow_service.stepping import StepAnswer, StepCommand
 from workflow_service.streaming import answer_stream
 
 MAX_BATCH = 256
 MAX_GROUP = 256
 MAX_WATCHED = 256
 MAX_PAGE_BYTES = 3 * 1024 * 1024
+HEAVY_BYTES = 8 * 1024
+"""A request of this size takes a few milliseconds to read; ordinary ones stay far below it."""
 
 Context = Any
 Watch = Callable[..., AsyncIterator[tuple[int, Any]]]
@@ -131,7 +134,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             try:
                 field = f"requests[{index}]."
                 convert.check_view(step.view, f"{field}view", batch=True)
-                commands.append(convert.step_command(step, field))
+                commands.append(await _command(step, field))
                 places.append(index)
             except Exception as error:
                 results[index].failure.CopyFrom(_failure(error))
@@ -279,7 +282,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     ) -> workflow_service_pb2.StepEpisodeResponse:
         """One step. `at` is the request's own path in the message that carried it, with a dot."""
         convert.check_view(request.view, f"{at}view")
-        command = convert.step_command(request, at)
+        command = await _command(request, at)
         if request.view == _VIEW.OBSERVATION_VIEW_FULL:
             await self._fetch_materials(command.episode_id)
         answer = (await self._engine.step([command]))[0]
@@ -341,6 +344,13 @@ def _check_distinct(given: Sequence[str], field: str) -> None:
         first = seen.setdefault(name, index)
         if first != index:
             raise InvalidField(field.format(index), f"{name[:80]} stands at {field.format(first)} already; name each episode once")
+
+
+async def _command(request: workflow_service_pb2.StepEpisodeRequest, at: str) -> StepCommand:
+    """The command in a request. A large sheet is read in a thread, where it does not keep other calls from the event loop."""
+    if request.ByteSize() > HEAVY_BYTES:
+        return await asyncio.to_thread(convert.step_command, request, at)
+    return convert.step_command(request, at)
 
 
 def _failure(error: Exception) -> error_pb2.Failure:

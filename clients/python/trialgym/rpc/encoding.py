@@ -104,14 +104,56 @@ def _write_message(message: Message, emit: Callable[[bytes], None]) -> None:
     present = [(f, v) for f, v in message.ListFields() if type(v) is not float or v != 0.0 or f.has_presence]
     emit(b"P" + _pack_length(len(present)))
     for field, value in present:
-        _write(field.number, emit)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            _write(dict(value), emit)
-        elif field.is_repeated:
-            _write([_scalar(field, item) for item in value], emit)
-        else:
-            _write(_scalar(field, value), emit)
+        number, write = _PLANS.get(field) or _plan(field)
+        emit(number)
+        write(value, emit)
 
 
-def _scalar(field: FieldDescriptor, value: Any) -> Any:
-    return int(value) if field.enum_type is not None else value
+_Write = Callable[[Any, Callable[[bytes], None]], None]
+
+_PLANS: dict[FieldDescriptor, tuple[bytes, _Write]] = {}
+"""The encoded number of each field met so far, and how its value is written: asking the descriptor each time would cost more."""
+
+
+def _plan(field: FieldDescriptor) -> tuple[bytes, _Write]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        write: _Write = _write_map
+    elif field.message_type is not None:
+        write = _write_messages if field.is_repeated else _write_message
+    elif field.enum_type is not None:
+        write = _write_numbers if field.is_repeated else _write_number
+    elif field.is_repeated:
+        write = _write_list
+    elif field.cpp_type == field.CPPTYPE_STRING and field.type != field.TYPE_BYTES:
+        write = _write_text
+    else:
+        write = _write
+    plan = _PLANS[field] = (encode(field.number), write)
+    return plan
+
+
+def _write_text(value: str, emit: Callable[[bytes], None]) -> None:
+    text = value.encode()
+    emit(b"S" + _pack_length(len(text)) + text)
+
+
+def _write_number(value: int, emit: Callable[[bytes], None]) -> None:
+    _write(int(value), emit)
+
+
+def _write_numbers(values: Any, emit: Callable[[bytes], None]) -> None:
+    _write([int(value) for value in values], emit)
+
+
+def _write_list(values: Any, emit: Callable[[bytes], None]) -> None:
+    _write(list(values), emit)
+
+
+def _write_messages(values: Any, emit: Callable[[bytes], None]) -> None:
+    emit(b"L" + _pack_length(len(values)))
+    for value in values:
+        _write_message(value, emit)
+
+
+def _write_map(values: Any, emit: Callable[[bytes], None]) -> None:
+    _write(dict(values), emit)
