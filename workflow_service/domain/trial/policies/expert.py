@@ -224,7 +224,7 @@ def _conduct(observation: Observation, legal: set[ActionType]) -> Iterator[Trial
     last = trial.interim_results[-1] if trial.interim_results else None
     if last is not None and last.efficacy_crossed and A.RUN_PRIMARY_ANALYSIS in legal:
         yield RunPrimaryAnalysis(EarlyStop.EFFICACY)
-    if A.RUN_INTERIM_ANALYSIS in legal:
+    if A.RUN_INTERIM_ANALYSIS in legal and _leaves_the_end(trial):
         yield RunInterimAnalysis()
     size, brief = trial.protocol.sample_size, trial.brief
     if last is not None and size is not None and brief is not None and A.MODIFY_SAMPLE_SIZE in legal:
@@ -237,6 +237,19 @@ def _conduct(observation: Observation, legal: set[ActionType]) -> Iterator[Trial
             yield ModifySampleSize(max(most, trial.n_enrolled, 2), SampleSizeBasis.BLINDED_VARIANCE)
     if A.RUN_PRIMARY_ANALYSIS in legal:
         yield RunPrimaryAnalysis()
+
+
+def _leaves_the_end(trial: TrialObservation) -> bool:
+    """Whether after one more look the rest of the trial can still be paid for and finished in time.
+
+    With patients still to come a look is taken whatever it costs: it is what allows the plan to be cut.
+    """
+    size = trial.protocol.sample_size
+    if size is None or trial.n_enrolled < size.n_total:
+        return True
+    look, end = COST[A.RUN_INTERIM_ANALYSIS], COST[A.RUN_PRIMARY_ANALYSIS]
+    weeks = trial.protocol.primary_endpoint.time_point_weeks if trial.protocol.primary_endpoint else 0
+    return trial.budget_left_usd >= look[0] + end[0] and trial.days_left >= look[1] + end[1] + 7 * weeks
 
 
 def _was_refused(observation: Observation) -> bool:
