@@ -82,8 +82,7 @@ class SqliteStore:
             return
         opened.reader.stop()
         opened.lister.stop()
-        for part in (opened.writer, opened.reader, opened.lister):
-            await asyncio.to_thread(part.close)
+        await asyncio.to_thread(opened.close)
 
     async def create(self, episodes: Sequence[NewEpisode]) -> bool:
         """See EpisodeStore."""
@@ -210,6 +209,11 @@ class _Opened:
     writer: Writer
     reader: Reader
     lister: Reader
+
+    def close(self) -> None:
+        """Finishes what was asked for. Blocks; not to be called on the event loop."""
+        for part in (self.writer, self.reader, self.lister):
+            part.close()
 
 
 _COLUMNS = "start, step, state, expire_ms, update_ms, total_reward, state_hash, deleted"

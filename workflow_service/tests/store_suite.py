@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, EventKind, Head
 from workflow_service.storage.base import (
     Cursor,
+    Document,
     EpisodeStore,
     EventsPurged,
     Filter,
@@ -510,6 +511,34 @@ class StoreSuite:
             await store.append([step_of("e", step)])
         for seen in await asyncio.wait_for(asyncio.gather(*readers), WAIT_S * 2):
             assert seen == sorted(set(seen))
+
+    # Documents
+
+    async def test_a_document_is_written_only_from_the_revision_it_is_at(self, store: EpisodeStore) -> None:
+        """A document begins at revision 1, rises by one with each write, and a write from any other revision changes nothing."""
+        assert await store.document("k") is None
+        assert not await store.put_document("k", "never", revision=1)
+        assert await store.document("k") is None
+        for revision, text in enumerate(["", *HOSTILE]):
+            for wrong in {0, revision - 1, revision + 1} - {revision}:
+                assert not await store.put_document("k", "wrong", revision=wrong)
+            assert await store.put_document("k", text, revision=revision)
+            assert await store.document("k") == Document(text, revision + 1)
+        assert await store.document("other") is None
+        assert await store.position() == 0, "a document is no event"
+
+    async def test_of_racing_writers_of_a_document_one_wins_each_revision(self, place: Place) -> None:
+        """Over two handles, each revision is written once, and what is read is what its one writer wrote."""
+        async with opened(place) as one, opened(place) as two:
+            for revision in range(8):
+                calls = [store.put_document("k", f"{revision}-{n}", revision=revision) for n, store in enumerate([one, two] * 4)]
+                won = await asyncio.gather(*calls)
+                assert won.count(True) == 1
+                wanted = Document(f"{revision}-{won.index(True)}", revision + 1)
+                assert await one.document("k") == await two.document("k") == wanted
+        if place.durable:
+            async with opened(place) as again:
+                assert await again.document("k") == wanted
 
     # Edges
 

@@ -583,8 +583,7 @@ def test_a_loop_that_closes_over_writes_under_way_ends_the_thread(tmp_path: Path
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
         release.set()
-        for part in (opened_.writer, opened_.reader, opened_.lister):
-            part.close()
+        opened_.close()
     finally:
         threading.excepthook = hook
     assert crashes == []
