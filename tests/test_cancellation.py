@@ -16,6 +16,9 @@ from tests.support.waiting import until
 from trialgym.rpc.errors import CancelledElsewhere, DeadlineExceeded, TrialgymError, from_rpc_error
 from trialgym.v1 import workflow_service_pb2 as ws
 
+HEADER_S = 0.15
+"""gRPC rounds a deadline up when it writes it into a header, to a tenth of a second for long ones."""
+
 
 def _request(name: str, request_id: str = "1") -> ws.StepEpisodeRequest:
     return ws.StepEpisodeRequest(name=name, request_id=request_id, action=submit(EVENTS))
@@ -28,17 +31,17 @@ async def _error(call: object) -> TrialgymError:
 
 
 async def test_a_deadline_reaches_the_grader() -> None:
-    """A client with 500 ms gets a clean DEADLINE_EXCEEDED, the grader saw at most 400 ms and was cancelled, and nothing stands."""
+    """A client's deadline is a clean DEADLINE_EXCEEDED, the grader saw at most 80 % of it and was cancelled, and nothing stands."""
     async with held_grader() as (relay, address, _), workflow(address) as flow:
         episode = await flow.create()
         relay.before, _ = holding("Grade")
-        error = await _error(flow.stub.StepEpisode(_request(episode.name), timeout=0.5))
+        error = await _error(flow.stub.StepEpisode(_request(episode.name), timeout=2.0))
         assert type(error) is DeadlineExceeded
         assert error.reason_name == "DEADLINE_EXCEEDED", "the service answered, before the client's own clock ran out"
         assert "nothing was committed" in error.message
         (seen,) = [call for call in relay.seen if call.method == "Grade"]
         assert seen.remaining_s is not None
-        assert 0 < seen.remaining_s <= 0.4
+        assert 0 < seen.remaining_s <= 1.6 + HEADER_S
         await relay.until(lambda: seen.cancelled)
         assert (await flow.stub.GetEpisode(ws.GetEpisodeRequest(name=episode.name))).step == 0
 
@@ -53,7 +56,7 @@ async def test_a_call_without_a_deadline_gets_one(monkeypatch: pytest.MonkeyPatc
         assert type(error) is DeadlineExceeded
         (seen,) = [call for call in relay.seen if call.method == "Grade"]
         assert seen.remaining_s is not None
-        assert seen.remaining_s <= 0.4
+        assert seen.remaining_s <= 0.4 + HEADER_S
 
 
 async def test_a_deadline_is_capped() -> None:
@@ -63,7 +66,7 @@ async def test_a_deadline_is_capped() -> None:
         await flow.stub.StepEpisode(_request(episode.name), timeout=3600)
         (seen,) = [call for call in relay.seen if call.method == "Grade"]
         assert seen.remaining_s is not None
-        assert 20 < seen.remaining_s <= 24
+        assert 20 < seen.remaining_s <= 24 + HEADER_S
 
 
 async def test_a_time_out_of_the_services_own_is_a_fault(server_log: ServerLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ print(digest([dict(pairs), episode_pb2.Episode(labels=dict(pairs)), {"set": sort
 def test_digests_do_not_depend_on_the_process() -> None:
     """Under any hash seed and any order of insertion the digest is the same."""
     seen = set()
-    for seed in range(21):
+    for seed in range(6):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
         command = [sys.executable, "-c", HASHES, str(seed)]
         seen.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout)
