@@ -6,7 +6,8 @@ Enums need no names on the way: the domain's carry the contract's numbers, so a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from grader_service.domain.findings import (
 from grader_service.domain.score import Score
 from grader_service.domain.task import Record, RecordField, RubricId, Task
 from grader_service.tasks.registry import GradedTask
-from trialgym.v1 import finding_pb2, score_pb2, task_pb2
+from trialgym.v1 import finding_pb2, grader_service_pb2, score_pb2, task_pb2
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -124,6 +125,32 @@ class TaskMessages:
                 )
                 for part in score.components
             )
+
+
+Scores = Sequence[Score]
+"""A submission's scores by several rubrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request: grade `submission` by `rubrics`, the one asked for first."""
+
+    graded: GradedTask
+    submission: finding_pb2.Submission
+    rubrics: tuple[RubricId, ...]
+    full: bool
+
+    def run(self) -> Scores:
+        """The scores, in the order of the rubrics."""
+        sheet: Submission = submission(self.submission)
+        return [self.graded.graders[rubric.name](sheet) for rubric in self.rubrics]
+
+    def answer(self, response: grader_service_pb2.GradeResponse, scores: Scores) -> None:
+        """Fills in the response."""
+        messages = messages_of(self.graded)
+        messages.write_score(response.score, scores[0], self.rubrics[0], full=self.full)
+        for rubric, score in zip(self.rubrics[1:], scores[1:], strict=True):
+            messages.write_score(response.other_scores.add(), score, rubric, full=self.full)
 
 
 def _rubric(rubric: RubricId) -> score_pb2.Rubric:

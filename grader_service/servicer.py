@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from grader_service import convert
 from grader_service.domain.errors import UnknownRubric, UnknownTask
-from grader_service.domain.findings import Submission
-from grader_service.domain.score import Score
-from grader_service.domain.task import RubricId
 from grader_service.tasks.registry import GradedTask, TaskSource
 from trialgym.rpc import names, paging
 from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, TrialgymError, failure
 from trialgym.rpc.submissions import check_enum, check_submission
-from trialgym.v1 import finding_pb2, grader_service_pb2, grader_service_pb2_grpc, score_pb2, task_pb2
+from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc, score_pb2, task_pb2
 
 MAX_BATCH = 256
 DEFAULT_PAGE, MAX_PAGE = 50, 100
@@ -39,28 +34,6 @@ _FULL = score_pb2.SCORE_VIEW_FULL
 _VIEWS = score_pb2.ScoreView.DESCRIPTOR
 _FAMILIES = task_pb2.TaskFamily.DESCRIPTOR
 _LIST_METHOD = "GraderService.ListTasks"
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A checked request: grade `submission` by `rubrics`, the one asked for first."""
-
-    graded: GradedTask
-    submission: finding_pb2.Submission
-    rubrics: tuple[RubricId, ...]
-    full: bool
-
-    def run(self) -> list[Score]:
-        """The scores, in the order of the rubrics."""
-        sheet: Submission = convert.submission(self.submission)
-        return [self.graded.graders[rubric.name](sheet) for rubric in self.rubrics]
-
-    def answer(self, response: grader_service_pb2.GradeResponse, scores: Sequence[Score]) -> None:
-        """Fills in the response."""
-        messages = convert.messages_of(self.graded)
-        messages.write_score(response.score, scores[0], self.rubrics[0], full=self.full)
-        for rubric, score in zip(self.rubrics[1:], scores[1:], strict=True):
-            messages.write_score(response.other_scores.add(), score, rubric, full=self.full)
 
 
 class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
@@ -134,7 +107,7 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
             names.parse_task(name, field)  # a name of another form is the caller's mistake, and says so
             raise NotFound(f"{field}: there is no task {name}; ListTasks names the canonical ones") from None
 
-    def _job(self, request: grader_service_pb2.GradeRequest, where: str) -> _Job:
+    def _job(self, request: grader_service_pb2.GradeRequest, where: str) -> convert.Job:
         graded = self._task(request.task, f"{where}task")
         try:
             rubric = graded.rubric(request.rubric)
@@ -146,9 +119,9 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
         check_submission(request.submission, f"{where}submission")
         full = request.view == _FULL
         others = tuple(other for other in graded.rubrics if other != rubric) if full else ()
-        return _Job(graded, request.submission, (rubric, *others), full)
+        return convert.Job(graded, request.submission, (rubric, *others), full)
 
-    async def _run(self, job: _Job) -> list[Score]:
+    async def _run(self, job: convert.Job) -> convert.Scores:
         if job.submission.ByteSize() <= HEAVY_BYTES:
             return job.run()
         return await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
