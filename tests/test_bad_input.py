@@ -29,6 +29,7 @@ CODE = {
     "NOT_FOUND": "NOT_FOUND",
     "STEP_MISMATCH": "ABORTED",
     "EPISODE_FINISHED": "FAILED_PRECONDITION",
+    "ETAG_MISMATCH": "ABORTED",
 }
 
 
@@ -61,6 +62,10 @@ def create(**fields: Any) -> ws.CreateEpisodeRequest:
 
 def group(size: int, **fields: Any) -> ws.CreateEpisodeGroupRequest:
     return ws.CreateEpisodeGroupRequest(episode={"review": {"task": EVENTS}}, size=size, **fields)
+
+
+def curriculum(**fields: Any) -> ws.UpdateCurriculumRequest:
+    return ws.UpdateCurriculumRequest(curriculum={"name": "curricula/one", **fields})
 
 
 def trial_step(world: World, **action: Any) -> ws.StepEpisodeRequest:
@@ -113,7 +118,7 @@ FIELDS: dict[str, tuple[str, Make, str]] = {
     ),
     "no tier": (
         "CreateEpisode",
-        lambda w: ws.CreateEpisodeRequest(episode={"trial": {"scenario": "scenarios/solid_tumor"}}),
+        lambda w: ws.CreateEpisodeRequest(episode={"trial": {"scenario": "scenarios/solid_tumor_chemo"}}),
         "episode.trial.tier",
     ),
     "unknown view": ("CreateEpisode", lambda w: ws.CreateEpisodeRequest(episode={"review": {"task": EVENTS}}, view=999), "view"),
@@ -262,6 +267,26 @@ FIELDS: dict[str, tuple[str, Make, str]] = {
         lambda w: ws.RenewEpisodesRequest(names=[w.episode], ttl={"seconds": 172_800}),
         "ttl",
     ),
+    # Curricula
+    "curriculum of no name": ("GetCurriculum", lambda w: ws.GetCurriculumRequest(), "name"),
+    "update of no curriculum": ("UpdateCurriculum", lambda w: ws.UpdateCurriculumRequest(), "curriculum.name"),
+    "curriculum of an unknown tier": ("UpdateCurriculum", lambda w: curriculum(tier=9), "curriculum.tier"),
+    "curriculum of no scenario": ("UpdateCurriculum", lambda w: curriculum(scenarios=["moon"]), "curriculum.scenarios[0]"),
+    "curriculum of an unknown scenario": (
+        "UpdateCurriculum",
+        lambda w: curriculum(scenarios=["scenarios/solid_tumor_chemo", "scenarios/moon"]),
+        "curriculum.scenarios[1]",
+    ),
+    "curriculum of one scenario twice": (
+        "UpdateCurriculum",
+        lambda w: curriculum(scenarios=["scenarios/solid_tumor_chemo"] * 2),
+        "curriculum.scenarios",
+    ),
+    "trial by a curriculum of no name": (
+        "CreateEpisode",
+        lambda w: ws.CreateEpisodeRequest(episode={"trial": {"curriculum": "one"}}),
+        "episode.trial.curriculum",
+    ),
     "cancelling nothing": ("CancelEpisode", lambda w: ws.CancelEpisodeRequest(), "name"),
     "deleting nothing": ("DeleteEpisode", lambda w: ws.DeleteEpisodeRequest(name="episodes/"), "name"),
 }
@@ -314,6 +339,16 @@ OTHERS: dict[str, tuple[str, Make, str, dict[str, str]]] = {
     "cancelling an unknown episode": ("CancelEpisode", lambda w: ws.CancelEpisodeRequest(name=GONE), "NOT_FOUND", {}),
     "deleting an unknown episode": ("DeleteEpisode", lambda w: ws.DeleteEpisodeRequest(name=GONE), "NOT_FOUND", {}),
     "trajectory of an unknown episode": ("ListTransitions", lambda w: ws.ListTransitionsRequest(parent=GONE), "NOT_FOUND", {}),
+    "unknown curriculum": ("GetCurriculum", lambda w: ws.GetCurriculumRequest(name="curricula/none"), "NOT_FOUND", {}),
+    "trial by an unknown curriculum": (
+        "CreateEpisode",
+        lambda w: ws.CreateEpisodeRequest(episode={"trial": {"curriculum": "curricula/none"}}),
+        "NOT_FOUND",
+        {},
+    ),
+    # Lost races
+    "curriculum by an old etag": ("UpdateCurriculum", lambda w: curriculum(etag="0"), "ETAG_MISMATCH", {}),
+    "new curriculum by an etag": ("UpdateCurriculum", lambda w: curriculum(name="curricula/new", etag="1"), "ETAG_MISMATCH", {}),
     # Batches
     "257 grades": (
         "BatchGrade",
@@ -423,11 +458,11 @@ async def test_bad_requests(world: World, server_log: ServerLog, method: str) ->
 
 
 def test_every_method_is_in_the_table() -> None:
-    """No method was forgotten; DescribeEnvironment takes nothing that could be wrong, and curricula are not kept yet."""
-    assert set(METHODS) - {method for method, *_ in TABLE.values()} == {"DescribeEnvironment", "GetCurriculum", "UpdateCurriculum"}
+    """No method was forgotten; DescribeEnvironment takes nothing that could be wrong."""
+    assert set(METHODS) - {method for method, *_ in TABLE.values()} == {"DescribeEnvironment"}
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {"GetCurriculum", "UpdateCurriculum"}))
+@pytest.mark.parametrize("method", sorted(METHODS))
 async def test_good_requests(world: World, method: str) -> None:
     """Each method succeeds with the request that the bad ones differ from."""
     assert await world.refusal(method, good_requests(world)[method]) is None

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from tests.support.calls import METHODS, World, a_world, good_requests, places
 from tests.support.pair import GRADER, Pair, pair
 from tests.support.playing import EVENTS, trajectory
-from trialgym.rpc.errors import InvalidField, InvalidPageToken, TrialgymError
+from trialgym.rpc.errors import EtagMismatch, InvalidField, InvalidPageToken, TrialgymError
 from trialgym.v1 import action_pb2, episode_pb2
 from trialgym.v1 import workflow_service_pb2 as ws
 
@@ -93,13 +93,10 @@ def actions(world: World) -> dict[str, ws.StepEpisodeRequest]:
     return found
 
 
-NO_CURRICULA = {"GetCurriculum", "UpdateCurriculum"}
-"""This server keeps none yet."""
-
 IGNORED = re.compile(r"episode\.(?!review\.|trial\.|labels|ttl|seed)")
 """Fields of an episode that a client may leave in a request to create one; by the contract they are ignored."""
 
-UNUSED = re.compile(r"curriculum\.(records|etag|update_time)|episode\.trial\.(review_tasks)")
+UNUSED = re.compile(r"curriculum\.(records|update_time)|episode\.trial\.(review_tasks)")
 """Output only, elsewhere."""
 
 
@@ -107,8 +104,6 @@ async def test_unknown_enum_numbers(world: World) -> None:
     """Every enum field of every request given 999 is INVALID_FIELD with its path and the known names, and nothing changes."""
     before, checked = await world.everything(), 0
     for name, request in good_requests(world).items():
-        if name in NO_CURRICULA:
-            continue
         for path, change in places(request, is_enum):
             refusal = await world.refusal(name, change(999))
             if IGNORED.match(path):
@@ -181,6 +176,8 @@ def expected(path: str, text: str) -> type[TrialgymError] | None:
         return None
     if TOKENS.match(path):
         return InvalidPageToken
+    if path in {"etag", "curriculum.etag"}:
+        return EtagMismatch
     if (FREE.match(path) or FREE_SHORT.match(path)) and len(text) < 100:
         return None
     return InvalidField
@@ -208,14 +205,14 @@ async def test_hostile_text(world: World, text: str) -> None:
     outcomes: Counter[str] = Counter()
     for name, request in asked:
         for path, change in places(request, is_string):
-            if name in NO_CURRICULA or UNUSED.match(path):
+            if UNUSED.match(path):
                 continue
             refusal = await world.refusal(name, await _fresh(world, name, change(text)))
             outcomes["refused" if refusal else "taken"] += 1
             wanted = expected(path, text)
             assert type(refusal) is (wanted or type(None)), f"{name} {path}: {refusal!r}"
             if refusal is not None:
-                assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+                assert refusal.code is (grpc.StatusCode.ABORTED if wanted is EtagMismatch else grpc.StatusCode.INVALID_ARGUMENT)
                 assert refusal.message.isascii()
                 assert refusal.message.isprintable()
                 assert len(refusal.message) <= 512

@@ -96,6 +96,7 @@ async def a_world(pair: Pair) -> World:
     made = await pair.workflow.stub.CreateEpisode(ws.CreateEpisodeRequest(episode=trial))
     members = ws.CreateEpisodeGroupRequest(episode=episode_pb2.Episode(review={"task": EVENTS}), size=2)
     group = await pair.workflow.stub.CreateEpisodeGroup(members)
+    await pair.workflow.stub.UpdateCurriculum(ws.UpdateCurriculumRequest(curriculum={"name": "curricula/one"}))
     return World(pair, episode.name, other.name, made.name, group.name)
 
 
@@ -128,7 +129,9 @@ def good_requests(world: World) -> dict[str, Message]:
         "ListTransitions": ws.ListTransitionsRequest(parent=world.other, page_size=1),
         "WatchEpisodes": ws.WatchEpisodesRequest(names=[world.episode], group=world.group, labels={"run": "a"}),
         "GetCurriculum": ws.GetCurriculumRequest(name="curricula/one"),
-        "UpdateCurriculum": ws.UpdateCurriculumRequest(curriculum={"name": "curricula/one", "tier": "TIER_WARMUP"}),
+        "UpdateCurriculum": ws.UpdateCurriculumRequest(
+            curriculum={"name": "curricula/one", "tier": "TIER_WARMUP", "scenarios": ["scenarios/solid_tumor_chemo"]}
+        ),
     }
 
 
