@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -16,7 +17,7 @@ from trialgym.rpc.channel import client_options
 from trialgym.rpc.errors import EtagMismatch, InvalidField, NotFound, from_rpc_error
 from trialgym.v1 import action_pb2, curriculum_pb2, environment_pb2, episode_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
-from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceStub
+from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceAsyncStub, WorkflowServiceStub
 from workflow_service.__main__ import running
 from workflow_service.settings import WorkflowSettings
 
@@ -24,29 +25,32 @@ NAME = "curricula/run-1"
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def stub(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WorkflowServiceStub]:
+async def stub(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WorkflowServiceAsyncStub]:
     store = "memory" if request.param == "memory" else f"sqlite:{tmp_path / 'store.sqlite3'}"
     async with (
         grader_running(GraderSettings(listen="127.0.0.1:0")) as grader,
         running(WorkflowSettings(listen="127.0.0.1:0", grader=grader.address, store=store)) as workflow,
         grpc.aio.insecure_channel(workflow.address, options=client_options()) as channel,
     ):
-        yield WorkflowServiceStub(channel)
+        yield cast(WorkflowServiceAsyncStub, WorkflowServiceStub(channel))
 
 
-async def updated(stub: WorkflowServiceStub, etag: str = "", **fields: object) -> curriculum_pb2.Curriculum:
+async def updated(stub: WorkflowServiceAsyncStub, etag: str = "", **fields: Any) -> curriculum_pb2.Curriculum:
     request = pb.UpdateCurriculumRequest(curriculum=curriculum_pb2.Curriculum(name=NAME, **fields), etag=etag)
     return await stub.UpdateCurriculum(request)
 
 
-async def played(stub: WorkflowServiceStub, seed: int) -> episode_pb2.Episode:
+async def played(stub: WorkflowServiceAsyncStub, seed: int) -> episode_pb2.Episode:
     """A trial under the curriculum, played into the ground: it ends at its step limit, without success."""
     trial = environment_pb2.TrialEnvironment(curriculum=NAME)
-    episode = await stub.CreateEpisode(pb.CreateEpisodeRequest(episode=episode_pb2.Episode(trial=trial, seed=seed), view=1))
+    episode = await stub.CreateEpisode(pb.CreateEpisodeRequest(episode=episode_pb2.Episode(trial=trial, seed=seed)))
     for step in range(200):
         answer = await stub.StepEpisode(
             pb.StepEpisodeRequest(
-                name=episode.name, expected_step=step, request_id=f"s{step}", action=action_pb2.Action(malformed={})
+                name=episode.name,
+                expected_step=step,
+                request_id=f"s{step}",
+                action=action_pb2.Action(malformed=action_pb2.Malformed()),
             )
         )
         if answer.transition.truncated:
@@ -54,7 +58,7 @@ async def played(stub: WorkflowServiceStub, seed: int) -> episode_pb2.Episode:
     raise AssertionError("the episode did not end")
 
 
-async def test_a_curriculum_moves_on_with_its_episodes(stub: WorkflowServiceStub) -> None:
+async def test_a_curriculum_moves_on_with_its_episodes(stub: WorkflowServiceAsyncStub) -> None:
     """Ten failures at a tier take the run one tier down, whoever played them; each is counted once."""
     await updated(stub, tier=environment_pb2.TIER_BEGINNER, scenarios=["scenarios/rare_disease_orphan"])
     episodes = await asyncio.gather(*(played(stub, seed) for seed in range(9)))
@@ -70,7 +74,7 @@ async def test_a_curriculum_moves_on_with_its_episodes(stub: WorkflowServiceStub
     assert (await played(stub, 10)).trial.tier == environment_pb2.TIER_WARMUP
 
 
-async def test_an_etag_guards_an_update(stub: WorkflowServiceStub) -> None:
+async def test_an_etag_guards_an_update(stub: WorkflowServiceAsyncStub) -> None:
     """An update with the etag of an earlier reading is refused, and changes nothing."""
     first = await updated(stub)
     assert first.tier == environment_pb2.TIER_WARMUP
@@ -90,7 +94,7 @@ async def test_an_etag_guards_an_update(stub: WorkflowServiceStub) -> None:
         ({"tier": 999}, "curriculum.tier"),
     ],
 )
-async def test_bad_updates_name_their_field(stub: WorkflowServiceStub, fields: dict[str, object], field: str) -> None:
+async def test_bad_updates_name_their_field(stub: WorkflowServiceAsyncStub, fields: dict[str, Any], field: str) -> None:
     """Unknown scenarios and tiers are refused by their path, and no curriculum comes of them."""
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await updated(stub, **fields)
@@ -102,7 +106,7 @@ async def test_bad_updates_name_their_field(stub: WorkflowServiceStub, fields: d
     assert isinstance(from_rpc_error(missing.value), NotFound)
 
 
-async def test_an_episode_of_an_unknown_curriculum_is_refused(stub: WorkflowServiceStub) -> None:
+async def test_an_episode_of_an_unknown_curriculum_is_refused(stub: WorkflowServiceAsyncStub) -> None:
     """A trial that names a curriculum which does not exist is not started."""
     trial = environment_pb2.TrialEnvironment(curriculum="curricula/none")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
