@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -17,9 +17,12 @@ from trialgym.rpc.channel import client_options
 from trialgym.rpc.errors import EtagMismatch, InvalidField, NotFound, from_rpc_error
 from trialgym.v1 import action_pb2, curriculum_pb2, environment_pb2, episode_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
-from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceAsyncStub, WorkflowServiceStub
+from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceStub
 from workflow_service.__main__ import running
 from workflow_service.settings import WorkflowSettings
+
+if TYPE_CHECKING:
+    from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceAsyncStub  # a name of the published types only
 
 NAME = "curricula/run-1"
 
@@ -32,7 +35,7 @@ async def stub(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         running(WorkflowSettings(listen="127.0.0.1:0", grader=grader.address, store=store)) as workflow,
         grpc.aio.insecure_channel(workflow.address, options=client_options()) as channel,
     ):
-        yield cast(WorkflowServiceAsyncStub, WorkflowServiceStub(channel))
+        yield WorkflowServiceStub(channel)
 
 
 async def updated(stub: WorkflowServiceAsyncStub, etag: str = "", **fields: Any) -> curriculum_pb2.Curriculum:
