@@ -2,54 +2,75 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import pathlib
-import platform
+import sys
 import time
-from typing import Annotated
+from contextlib import ExitStack
+from typing import Annotated, Any
 
-import grpc
 import typer
-from google.protobuf import __version__ as protobuf_version
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import steps
+from benchmarks import report
+from benchmarks.bench import Bench, Findings, Row
+from benchmarks.load.remote import LoadFailed
+from benchmarks.measuring.processes import CannotStart
+from benchmarks.parts import PARTS
 
-RESULTS = pathlib.Path(__file__).parent / "results"
+FOUND_MISSED = 1
 
 
 def main(
-    repetitions: Annotated[int, typer.Option(min=1, help="runs of each configuration")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.5, help="length of one run")] = 3.0,
-    only: Annotated[str, typer.Option(help="run only the works whose names hold this text")] = "",
+    only: Annotated[str, typer.Option(help="parts to run, such as P1,P2; all where empty")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="three short runs of each configuration instead of five")] = False,
+    show: Annotated[bool, typer.Option("--list", help="name the parts and stop")] = False,
+    rounds: Annotated[int, typer.Option(min=0, help="runs of each configuration; 0 for 5, or 3 with --quick")] = 0,
+    seconds: Annotated[float, typer.Option(min=0, help="length of a run; 0 for 1.5, or 1 with --quick")] = 0.0,
+    tries: Annotated[int, typer.Option(min=1, help="how often a run that others disturb is done at most")] = 3,
+    floating: Annotated[bool, typer.Option("--floating", help="do not keep server and load on a core each")] = False,
 ) -> None:
-    """Measures the services beside an empty handler with the same messages, interleaved, in one run."""
+    """Measures the services beside what they are compared with, in one run, and holds the ratios to their targets."""
     console = Console()
-    console = console if console.is_terminal else Console(width=132)
-    console.print(f"{repetitions} runs of {seconds:g} s for each line; load and servers share {os.cpu_count()} cores.")
-    rows = asyncio.run(steps.measure(repetitions=repetitions, seconds=seconds, only=only))
-    table = Table(title="Steps on SQLite (synchronous FULL) beside an empty gRPC handler")
-    for heading in ("work", "empty steps/s", "ours steps/s", "ratio", "empty p99 ms", "ours p99 ms", "our CPU µs a step"):
-        table.add_column(heading, justify="left" if heading == "work" else "right")
-    for row in rows:
-        table.add_row(
-            row["work"],
-            f"{row['empty_steps_s']:,} ± {row['empty_spread']:.0%}",
-            f"{row['real_steps_s']:,} ± {row['real_spread']:.0%}",
-            f"{row['ratio']:.2f}",
-            f"{row['empty_p99_ms']:.1f}",
-            f"{row['real_p99_ms']:.1f}",
-            f"{row['server_cpu_us_per_step']:.0f}",
-        )
-    console.print(table)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"steps-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "protobuf": protobuf_version}
-    path.write_text(json.dumps({"versions": versions, "cores": os.cpu_count(), "steps": rows}, indent=1) + "\n")
-    console.print(f"Written to {path.relative_to(RESULTS.parent.parent)}")
+    console = console if console.is_terminal else Console(width=170)
+    if show:
+        for part, module in PARTS.items():
+            console.print(f"{part:<8} {module.TITLE}", highlight=False)
+        return
+    wanted = [part.strip().upper() for part in only.split(",") if part.strip()] or list(PARTS)
+    unknown = sorted(set(wanted) - set(PARTS))
+    if unknown:
+        sys.exit(f"python -m benchmarks: no part {', '.join(unknown)}; --list names those there are")
+    options: dict[str, Any] = {
+        "rounds": rounds or (3 if quick else 5),
+        "seconds": seconds or (1.0 if quick else 1.5),
+        "warmup_s": 0.3,
+        "tries": tries,
+        "pinned": not floating,
+        "quick": quick,
+    }
+    bench = Bench(**options, say=lambda line: console.print(f"  {line}", style="dim"), stack=ExitStack(), folder=pathlib.Path())
+    began = time.monotonic()
+    found: dict[str, Findings] = {}
+    for part in (part for part in PARTS if part in wanted):
+        found[part] = _measured(part, bench, console)
+    report.print_verdicts(console, [row for findings in found.values() for row in findings.rows])
+    path = report.write(found, {**options, "took_s": round(time.monotonic() - began)})
+    console.print(f"{time.monotonic() - began:.0f} s; everything is in {path.parent.parent.name}/{path.parent.name}/{path.name}")
+
+
+def _measured(part: str, bench: Bench, console: Console) -> Findings:
+    """A part's findings; where it fails, a line that says why."""
+    module = PARTS[part]
+    console.print(f"[bold]{part}[/] {module.TITLE}", highlight=False)
+    began = time.monotonic()
+    try:
+        with bench.part() as own:
+            findings: Findings = module.measure(own)
+    except (LoadFailed, CannotStart) as error:
+        console.print(f"  failed: {error}", style="red", highlight=False, markup=False)
+        findings = Findings(rows=[Row(part, module.TITLE, "failed", met=False, note=str(error)[:300])])
+    report.print_runs(console, f"{part}, {time.monotonic() - began:.0f} s", findings.series)
+    return findings
 
 
 if __name__ == "__main__":

@@ -1,0 +1,173 @@
+"""What a part of the suite is given, and what it gives back."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+from benchmarks.load import wire
+from benchmarks.load.http2 import call
+from benchmarks.load.modes import Shape
+from benchmarks.load.remote import Remote, driver
+from benchmarks.measuring.processes import ROOT, Server, environment, python, server
+from benchmarks.measuring.rounds import Series
+from trialgym.v1 import observation_pb2
+from trialgym.v1 import workflow_service_pb2 as pb
+
+SERVER_CORE, CLIENT_CORE = 0, 1
+SERVICE_FLAGS = ("--log-format=json", "--drain-delay-s=0", "--drain-grace-s=1")
+ROOM = "--max-active-episodes=10000000"
+STANDARD_GUESS = {"unary": 1500.0, "stream": 2000.0, "multiplexed": 2000.0, "batch": 4000.0}
+"""Steps a second to prepare for at first."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table. `met` is None where there is nothing to judge; `value` is the figure as a number, if it is one."""
+
+    part: str
+    work: str
+    figure: str
+    target: str = ""
+    met: bool | None = None
+    value: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a word."""
+        return {True: "met", False: "missed", None: "-"}[self.met]
+
+
+@dataclass
+class Findings:
+    """What a part found: lines of the table and the runs behind them."""
+
+    rows: list[Row] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Bench:
+    """How to measure. `rounds` of each configuration, `seconds` each."""
+
+    rounds: int
+    seconds: float
+    warmup_s: float
+    tries: int
+    pinned: bool
+    quick: bool
+    say: Callable[[str], None]
+    stack: ExitStack
+    folder: pathlib.Path
+
+    @property
+    def server_core(self) -> int | None:
+        """The core of the server under measurement."""
+        return SERVER_CORE if self.pinned else None
+
+    @property
+    def client_core(self) -> int | None:
+        """The core of the load, and of whatever the server under measurement calls."""
+        return CLIENT_CORE if self.pinned else None
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[Bench]:
+        """The same for one part: what it starts ends with it, its files go."""
+        with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+            yield Bench(**{**self.__dict__, "stack": stack, "folder": pathlib.Path(folder)})
+
+    def driver(self, *, floating: bool = False) -> Remote:
+        """A load's process."""
+        return self.stack.enter_context(driver(None if floating else self.client_core))
+
+    def grader(self, *flags: str, core: int | None = None) -> Server:
+        """A grader."""
+        return self.stack.enter_context(
+            server(python("grader_service", *SERVICE_FLAGS, *flags), ready=_grader_answers, core=core, env=_unlimited())
+        )
+
+    def workflow(self, grader: Server, *flags: str, store: str = "", core: int | None = None) -> Server:
+        """A workflow service, on a new SQLite file unless another store is named."""
+        if not store:
+            store = f"sqlite:{self.folder / f'{len(list(self.folder.iterdir()))}.sqlite3'}"
+        command = python("workflow_service", *SERVICE_FLAGS, ROOM, f"--grader={grader.address}", f"--store={store}", *flags)
+        return self.stack.enter_context(server(command, ready=_workflow_answers, core=core, env=_unlimited()))
+
+    def empty(self, answer: bytes, *, experiments: str = "") -> Server:
+        """A server with empty handlers that give this StepEpisodeResponse."""
+        path = self.folder / f"answer{len(list(self.folder.iterdir()))}.bin"
+        path.write_bytes(answer)
+        env = {"GRPC_EXPERIMENTS": experiments} if experiments else None
+        command = python("benchmarks.servers.empty", f"--answer={path}")
+        return self.stack.enter_context(server(command, ready=_step_answers, core=self.server_core, env=env))
+
+    def steps(
+        self,
+        name: str,
+        remote: Remote,
+        server_: Server,
+        kind: str,
+        shape: Shape,
+        *,
+        grader: Server | None = None,
+        others: dict[str, int] | None = None,
+        invented: bool = False,
+        crew: str = "",
+        seconds: float | None = None,
+    ) -> Series:
+        """A series that steps episodes of a kind (see load.episodes.KINDS) in a shape."""
+        processes = {"server": server_.pid} | ({"grader": grader.pid} if grader else {}) | (others or {})
+
+        def run() -> dict[str, Any]:
+            return remote.do(
+                "steps",
+                crew=crew or f"{kind}@{server_.address}",
+                kind=kind,
+                address=server_.address,
+                shape=asdict(shape),
+                seconds=self.seconds if seconds is None else seconds,
+                warmup_s=self.warmup_s,
+                processes=processes,
+                invented=invented,
+                guess=STANDARD_GUESS[shape.mode] * (8 if invented else 1),
+            )
+
+        return Series(name, run, tuple(processes))
+
+
+@cache
+def offers(module: str, flag: str) -> bool:
+    """Whether a service has a flag."""
+    said = subprocess.run(python(module, "--help"), capture_output=True, text=True, cwd=ROOT, env=environment(), check=False)
+    return flag in said.stdout
+
+
+def typical_answer(address: str, requests: Sequence[bytes]) -> bytes:
+    """The last of the answers to steps, encoded, for an empty handler to give."""
+    return [call(address, wire.STEP, request) for request in requests][-1]
+
+
+def _unlimited() -> dict[str, str]:
+    return {"TRIALGYM_WORKFLOW_MAX_CONCURRENT_RPCS": "10000"}
+
+
+def _grader_answers(address: str) -> None:
+    call(address, wire.LIST_TASKS, b"", limit_s=5)
+
+
+def _workflow_answers(address: str) -> None:
+    call(address, wire.DESCRIBE, b"", limit_s=5)
+
+
+def _step_answers(address: str) -> None:
+    request = pb.StepEpisodeRequest(name="episodes/x", view=observation_pb2.OBSERVATION_VIEW_BASIC)
+    call(address, wire.STEP, request.SerializeToString(), limit_s=5)

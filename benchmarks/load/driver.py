@@ -1,0 +1,96 @@
+"""The load's process: takes commands as lines of JSON, runs the load, and answers each with a line of JSON.
+
+A process of its own, so that its processor time is told apart; it keeps episodes in play from run to run. `python -m
+benchmarks.load.driver CORE`, where CORE is a number or nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from typing import Any
+
+from benchmarks.load import grading, modes, wire
+from benchmarks.load.episodes import Crew
+from benchmarks.load.http2 import Loop, Refused
+from benchmarks.measuring.clocks import pin
+from benchmarks.measuring.meter import Meter
+
+ENOUGH = 0.6
+"""A run that ran out of work before this share of its time is done again with more."""
+GRACE_S = 35.0
+FIRST_GUESS = 1200.0
+"""Episodes' steps a second to prepare for, before anything is known."""
+
+
+class Driver:
+    """What outlasts a command."""
+
+    def __init__(self) -> None:
+        self._crews: dict[str, Crew] = {}
+        self._rates: dict[str, float] = {}
+
+    def steps(
+        self,
+        *,
+        crew: str,
+        kind: str,
+        address: str,
+        shape: dict[str, Any],
+        seconds: float,
+        warmup_s: float,
+        processes: dict[str, int],
+        invented: bool = False,
+        guess: float = FIRST_GUESS,
+    ) -> dict[str, Any]:
+        """Steps episodes; `guess` is the rate to prepare for when `crew` runs for the first time."""
+        play = self._crews.setdefault(crew, Crew(kind, address, invented=invented))
+        formed = modes.Shape(**shape)
+        # A shape of its own has a rate of its own.
+        known = f"{crew} {shape}"
+        expected = self._rates.get(known, guess)
+        while True:
+            play.man(formed.lanes * formed.batch)
+            # Steps on the way when the time ends belong to no window, but to episodes.
+            steps = expected * (seconds + warmup_s) * 1.4 + 2 * len(play.slots)
+            play.stock(int(steps / play.shortest) + len(play.slots))
+            gc.collect()
+            meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes)
+            with Loop(address, formed.connections) as loop:
+                modes.run(loop, meter, formed, play, limit_s=warmup_s + seconds + GRACE_S + formed.pause_s)
+            if meter.ran_out:
+                play.slots.clear()
+                expected *= 2.5
+                if meter.elapsed < ENOUGH * seconds:
+                    continue
+            result = meter.result()
+            self._rates[known] = result["rate"]
+            return result | {"bytes_in": sum(each.received_bytes for each in loop.connections)}
+
+    def grades(self, **given: Any) -> dict[str, Any]:
+        """Grades submissions."""
+        return grading.run(**given)
+
+
+def main() -> None:
+    """Serves commands until the input ends. An error is answered, not raised: it is the part that failed, not the suite."""
+    pin(int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else None)
+    wire.check_encoding()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
+    driver = Driver()
+    for line in sys.stdin:
+        command = json.loads(line)
+        began = time.perf_counter()
+        try:
+            answer = getattr(driver, command.pop("do"))(**command)
+        except (Refused, RuntimeError, OSError) as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps({**answer, "took_s": time.perf_counter() - began}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

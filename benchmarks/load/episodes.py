@@ -1,0 +1,215 @@
+"""Episodes in play: created ahead of the clock, stepped along scripts of canned actions, replaced as they end."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import scripts
+from benchmarks.load import wire
+from benchmarks.load.http2 import Loop, ask
+from trialgym.rpc import mirror
+from trialgym.v1 import action_pb2, environment_pb2, episode_pb2, finding_pb2, observation_pb2
+from trialgym.v1 import workflow_service_pb2 as pb
+from workflow_service.domain.trial.actions import FormHypothesis, type_of
+
+GROUP = 256
+REVIEW_TASK = "tasks/protocol_amendment_review"
+REVIEW_STEPS = 4
+"""One fewer than the task allows."""
+MALFORMED_STEPS = 95
+"""Some fewer than a trial allows at WARMUP, which allows most."""
+_LEASE_S = 3600
+
+
+@dataclass(frozen=True)
+class CannedStep:
+    """A step's bytes but for the episode's name; `fill` replaces `mark` where episodes differ."""
+
+    rest: bytes
+    outcome: int
+    mark: bytes = b""
+    fill: Callable[[int], bytes] = bytes
+
+
+@dataclass(frozen=True)
+class Script:
+    """How an episode starts and what is done in it."""
+
+    start: episode_pb2.Episode
+    steps: Sequence[CannedStep]
+
+
+def submission() -> finding_pb2.Submission:
+    """A sheet of four findings with claims and text, as a trained model sends it; each copy is numbered."""
+    codes = (("A", "END-02"), ("C", "POP-01"), ("F", "CON-01"), ("BASE", "DES-01"))
+    findings = [
+        finding_pb2.Finding(
+            type=finding_pb2.FINDING_TYPE_AMENDMENT_RECOMMENDATION,
+            severity=finding_pb2.SEVERITY_MAJOR,
+            subject_id=item,
+            description=f"Item {item} has defect {code}: the change is not covered by the rest of the protocol.",
+            recommendation="Revise the item before the amendment goes to the review board.",
+            amendment=finding_pb2.AmendmentClaim(item_id=item, defect_code=code),
+        )
+        for item, code in codes
+    ]
+    rationale = f"Consent, safety and design were checked item by item; draft {wire.MARK.decode()}."
+    return finding_pb2.Submission(findings=findings, rationale=rationale)
+
+
+def _canned(step: int, action: action_pb2.Action, outcome: int = episode_pb2.OUTCOME_EXECUTED, **varies: Any) -> CannedStep:
+    return CannedStep(wire.step_rest(step, action.SerializeToString()), outcome, **varies)
+
+
+def review() -> list[Script]:
+    """Review episodes: a graded sheet a step, no two alike."""
+    action = action_pb2.Action(submit_findings=action_pb2.SubmitFindings(submission=submission()))
+    steps = [_canned(step, action, mark=wire.MARK, fill=lambda number: b"%08x" % number) for step in range(REVIEW_STEPS)]
+    return [Script(episode_pb2.Episode(review=environment_pb2.ReviewEnvironment(task=REVIEW_TASK), seed=1), steps)]
+
+
+def noop() -> list[Script]:
+    """Trial episodes whose every step is `malformed`: the cheapest legal action, which changes the step and nothing else."""
+    action = action_pb2.Action(malformed=action_pb2.Malformed(raw_text="no action here"))
+    steps = [_canned(step, action, episode_pb2.OUTCOME_MALFORMED) for step in range(MALFORMED_STEPS)]
+    trial = environment_pb2.TrialEnvironment(scenario=f"scenarios/{scripts.STARTS[0][0]}", tier=environment_pb2.TIER_WARMUP)
+    return [Script(episode_pb2.Episode(trial=trial, seed=1), steps)]
+
+
+def trial() -> list[Script]:
+    """Whole trials as the expert plays them, on several starts."""
+    made = []
+    for index, (scenario, seed) in enumerate(scripts.STARTS):
+        tier = environment_pb2.Tier.Value(f"TIER_{scripts.TIER.name}")
+        start = episode_pb2.Episode(trial=environment_pb2.TrialEnvironment(scenario=f"scenarios/{scenario}", tier=tier), seed=seed)
+        steps = [_trial_step(step, action) for step, action in enumerate(scripts.trial_actions(index))]
+        made.append(Script(start, steps))
+    return made
+
+
+def _trial_step(step: int, action: Any) -> CannedStep:
+    if not isinstance(action, FormHypothesis):
+        return _canned(step, _message(action))
+
+    def effect(number: int) -> bytes:
+        return struct.pack("<d", scripts.varied(action, number).expected_effect)
+
+    # The first variant's bytes stand where each episode's own go; no other field holds that number.
+    return _canned(step, _message(scripts.varied(action, 1)), mark=effect(1), fill=effect)
+
+
+def _message(action: Any) -> action_pb2.Action:
+    name = type_of(action).name.lower()
+    cls = type(getattr(action_pb2.Action(), name))
+    return action_pb2.Action(**{name: mirror.to_message(action, cls)})
+
+
+KINDS: dict[str, Callable[[], list[Script]]] = {"noop": noop, "review": review, "trial": trial}
+
+
+class Slot:
+    """A place at which one episode after the other is played."""
+
+    __slots__ = ("_crew", "_name", "_number", "_script", "position")
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._script: Script | None = None
+        self._name = b""
+        self._number = 0
+        self.position = 0
+
+    def request(self) -> bytes:
+        """The next StepEpisodeRequest. Raises IndexError where a new episode is due and none is left."""
+        script = self._script
+        if script is None or self.position == len(script.steps):
+            self._name, self._script, self._number = self._crew.waiting.popleft()
+            self.position, script = 0, self._script
+        step = script.steps[self.position]
+        self.position += 1
+        rest = step.rest.replace(step.mark, step.fill(self._number + self.position - 1)) if step.mark else step.rest
+        return self._name + rest
+
+    def check(self, response: pb.StepEpisodeResponse) -> None:
+        """Raises Refused unless `response` answers the last request as the script has it; an invented episode's may be any."""
+        if self._script is not None and not self._crew.invented:
+            wire.check_step(response, self.position, self._script.steps[self.position - 1].outcome)
+
+
+class Crew:
+    """The episodes of one kind on one server, those waiting and those in slots; both outlast a run."""
+
+    def __init__(self, kind: str, address: str, *, invented: bool = False) -> None:
+        """`invented`: the server minds no names, so none are created."""
+        self._scripts = KINDS[kind]()
+        self._address = address
+        self.invented = invented
+        self._groups = 0
+        self.numbered = 0
+        self.waiting: deque[tuple[bytes, Script, int]] = deque()
+        self.slots: list[Slot] = []
+
+    @property
+    def shortest(self) -> int:
+        """The steps of the shortest script."""
+        return min(len(script.steps) for script in self._scripts)
+
+    @property
+    def longest(self) -> int:
+        """The steps of the longest script."""
+        return max(len(script.steps) for script in self._scripts)
+
+    def stock(self, episodes: int) -> None:
+        """Has at least so many episodes waiting. Members of a group share a start; groups are mixed."""
+        missing = episodes - len(self.waiting)
+        if missing <= 0:
+            return
+        many = min(-(-missing // GROUP), 4 * len(self._scripts))
+        count = -(-missing // GROUP)
+        if self.invented:
+            groups = [self._group([f"episodes/{index:032x}" for index in range(GROUP)]) for _ in range(count)]
+        else:
+            with Loop(self._address) as loop:
+                groups = [self._created(loop) for _ in range(count)]
+        for start in range(0, len(groups), many):
+            for members in zip(*groups[start : start + many], strict=True):
+                self.waiting.extend(members)
+
+    def _created(self, loop: Loop) -> list[tuple[bytes, Script, int]]:
+        script = self._scripts[self._groups % len(self._scripts)]
+        episode = episode_pb2.Episode()
+        episode.CopyFrom(script.start)
+        episode.ttl.FromSeconds(_LEASE_S)
+        request = pb.CreateEpisodeGroupRequest(episode=episode, size=GROUP, view=observation_pb2.OBSERVATION_VIEW_BASIC)
+        group = episode_pb2.EpisodeGroup.FromString(ask(loop, wire.CREATE_GROUP, request.SerializeToString()))
+        return self._group([member.name for member in group.episodes])
+
+    def _group(self, names: list[str]) -> list[tuple[bytes, Script, int]]:
+        script = self._scripts[self._groups % len(self._scripts)]
+        self._groups += 1
+        first = self.numbered
+        # A number for each step of an episode: its sheets differ, too.
+        self.numbered += GROUP * len(script.steps)
+        return [(wire.step_name(name), script, first + index * len(script.steps)) for index, name in enumerate(names)]
+
+    def man(self, slots: int) -> None:
+        """Has exactly so many slots; those that are new start at different steps of their episodes, as a long run has them."""
+        del self.slots[slots:]
+        fresh = [Slot(self) for _ in range(slots - len(self.slots))]
+        self.slots += fresh
+        if self.invented or not fresh:
+            return
+        self.stock(2 * len(fresh))
+        with Loop(self._address) as loop:
+            for ahead in range(1, self.longest):
+                due = [slot for index, slot in enumerate(fresh) if index % self.longest >= ahead]
+                for start in range(0, len(due), 128):
+                    chunk = due[start : start + 128]
+                    answer = ask(loop, wire.BATCH, wire.batched([slot.request() for slot in chunk]))
+                    wire.check_batch(answer, len(chunk))
+                    for slot, result in zip(chunk, pb.BatchStepEpisodesResponse.FromString(answer).results, strict=True):
+                        slot.check(result.response)

@@ -1,0 +1,73 @@
+"""P1: single steps on SQLite, 64 in flight, beside an empty handler with the same messages."""
+
+from __future__ import annotations
+
+from benchmarks.bench import Bench, Findings, Row
+from benchmarks.load.episodes import Crew
+from benchmarks.load.http2 import call
+from benchmarks.load.modes import Shape
+from benchmarks.load.wire import STEP
+from benchmarks.measuring.processes import Server
+from benchmarks.measuring.rounds import Series, interleave, ratio
+
+ID = "P1"
+TITLE = "unary StepEpisode, review and trial, SQLite, 64 in flight, beside an empty grpc.aio handler"
+LEAST_RATIO = 0.70
+MOST_P99 = 1.4
+LISTENER = "-event_engine_listener"
+"""A setting of gRPC's C core that makes asyncio servers of recent versions faster; the empty handler gets it, too."""
+SHAPE = Shape("unary", lanes=64)
+
+
+def measure(bench: Bench) -> Findings:
+    """The faster of two empty handlers, with and without the listener setting, is what ours is held to."""
+    grader = bench.grader(core=bench.client_core)
+    workflow = bench.workflow(grader, core=bench.server_core)
+    remote = bench.driver()
+    found = Findings()
+    groups: list[tuple[str, Series, list[Series]]] = []
+    for kind in ("review", "trial"):
+        answer = halfway_answer(workflow, kind)
+        ours = bench.steps(f"{kind}: ours", remote, workflow, kind, SHAPE, grader=grader if kind == "review" else None)
+        empty = []
+        for name, setting in (("empty", ""), (f"empty, {LISTENER}", LISTENER)):
+            beside = bench.empty(answer, experiments=setting)
+            empty.append(bench.steps(f"{kind}: {name}", remote, beside, kind, SHAPE, invented=True))
+        groups.append((kind, ours, empty))
+        found.series += [*empty, ours]
+    interleave(found.series, bench.rounds, tries=bench.tries)
+    for kind, ours, empty in groups:
+        best = max(empty, key=lambda each: each.rate)
+        both = "; ".join(f"{ratio(ours, each).value:.2f} x {each.name.partition(': ')[2]} {each.rate:,.0f}/s" for each in empty)
+        speed, tail = ratio(ours, best), ratio(ours, best, "p99_ms")
+        found.rows += [
+            Row(
+                ID,
+                f"{kind} steps / empty handler",
+                str(speed),
+                f">= {LEAST_RATIO} x",
+                speed.value >= LEAST_RATIO,
+                speed.value,
+                both,
+            ),
+            Row(
+                ID,
+                f"{kind} p99 / empty handler's",
+                str(tail),
+                f"<= {MOST_P99} x",
+                tail.value <= MOST_P99,
+                tail.value,
+                f"{ours.median('p99_ms'):.1f} and {best.median('p99_ms'):.1f} ms",
+            ),
+        ]
+    return found
+
+
+def halfway_answer(workflow: Server, kind: str) -> bytes:
+    """The answer to a step in the middle of an episode, for an empty handler to give."""
+    crew = Crew(kind, workflow.address)
+    crew.man(1)
+    answer = b""
+    for _ in range(crew.longest // 2):
+        answer = call(workflow.address, STEP, crew.slots[0].request())
+    return answer

@@ -1,0 +1,1 @@
+"""Servers to measure beside ours."""
