@@ -38,7 +38,7 @@ from workflow_service.storage.redis_creation import Creation
 from workflow_service.storage.redis_feed import Change, Feed, SharedFeed
 from workflow_service.storage.redis_keys import Bucket, Layout, check_namespace, member, schema_key
 from workflow_service.storage.redis_link import Credentials, Link
-from workflow_service.storage.redis_lists import Lists, read_start
+from workflow_service.storage.redis_lists import Lists, active, read_start
 from workflow_service.storage.redis_scripts import CLAIM, DELETE, DOCUMENT, FINISH, PURGE, RENEW
 from workflow_service.storage.redis_server import check_server, read_schema, schema_text, warnings_for
 from workflow_service.storage.signal import PositionSignal
@@ -247,7 +247,9 @@ class RedisStore:
     async def _purge(self, opened: _Opened, bucket: Bucket, ids: Sequence[str], now_ms: int) -> int:
         kept, starts = await asyncio.gather(opened.lists.heads(bucket, ids), opened.lists.starts(bucket, ids))
         whole = [
-            (i, head, start) for i, head, start in zip(ids, kept, starts, strict=True) if head is not None and start is not None
+            (i, head, start)
+            for i, head, start in zip(ids, kept, starts, strict=True)
+            if head is not None and start is not None and not active(head) and head.head.expire_ms <= now_ms
         ]
         if len(whole) < len(ids):
             await opened.lists.reindex(bucket, ids)

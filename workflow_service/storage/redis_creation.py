@@ -83,9 +83,12 @@ class Creation:
             parts.setdefault(self._layout.bucket(new.start.episode_id).index, []).append(_part(order, new))
         for failures in range(1, _TRIES + 1):
             outcome = await (self._at_once(parts) if len(parts) == 1 else self._in_rounds(parts))
-            if not isinstance(outcome, _Held):
+            if isinstance(outcome, int):
                 return outcome
-            await self._settle_held(outcome)
+            # Who is told that an id is in use may look for the others next, which its creator may not have come to.
+            await asyncio.gather(*(self._settle_promised(self._layout.buckets[i], mine) for i, mine in parts.items()))
+            if outcome is None:
+                return None
             await asyncio.sleep(_PAUSE.compute(failures))
         raise StoreError("another creation holds an id and does not end; nothing was created; try again")
 
@@ -96,7 +99,7 @@ class Creation:
     async def _at_once(self, parts: dict[int, list[_Part]]) -> int | _Held | None:
         ((index, mine),) = parts.items()
         change = await self._write(self._layout.buckets[index], "create", "", "", mine)
-        return await self._feed.told([change]) if change.result == b"created" else _held(change)
+        return await self._feed.told([change]) if change.result == b"created" else _refusal([change])
 
     async def _in_rounds(self, parts: dict[int, list[_Part]]) -> int | _Held | None:
         plan = _Plan(secrets.token_hex(16), {index: [p.start.episode_id for p in mine] for index, mine in parts.items()})
@@ -121,8 +124,7 @@ class Creation:
         refused = [change for change in prepared if change.result != b"prepared"]
         if refused:
             await self._settle(plan, 0)
-            taken = [change for change in refused if change.result == b"taken"]
-            return _held((taken or refused)[0])
+            return _refusal(refused)
         decided = await each("commit", [plan.decider], plan.text())
         if decided[0].result != b"created":
             await self._settle(plan, 0)
@@ -150,10 +152,12 @@ class Creation:
             for token, noted in (await self._link.ask("HGETALL", key)).items():
                 await self._settle(_read_plan(token.decode(), noted), self._stale_s)
 
-    async def _settle_held(self, held: _Held) -> None:
-        noted = await self._link.ask("HGET", held.bucket.pending, held.token)
-        if noted is not None:
-            await self._settle(_read_plan(held.token, noted), self._stale_s)
+    async def _settle_promised(self, bucket: Bucket, parts: Sequence[_Part]) -> None:
+        """Finishes the creations that hold ids of these, if that can be known."""
+        promises = await self._link.ask("MGET", *(bucket.promise(part.start.episode_id) for part in parts))
+        for token in {promise.partition(b":")[0].decode() for promise in promises if promise is not None}:
+            if noted := await self._link.ask("HGET", bucket.pending, token):
+                await self._settle(_read_plan(token, noted), self._stale_s)
 
     async def _settle(self, plan: _Plan, stale_s: float) -> None:
         """Finishes a creation if it was decided; gives it up if it was not, and is so old."""
@@ -189,17 +193,13 @@ class Creation:
         await self._feed.told([change])
 
 
-@dataclass(frozen=True, slots=True)
 class _Held:
-    """An id is held by another creation that is not settled yet."""
-
-    bucket: Bucket
-    token: str
+    """The outcome where an id is held by another creation."""
 
 
-def _held(change: Change) -> _Held | None:
-    kind, _, token = change.result.decode().partition(" ")
-    return _Held(change.bucket, token) if kind == "held" else None
+def _refusal(changes: Sequence[Change]) -> _Held | None:
+    """Why a creation cannot be: None where an id is in use, which stays so."""
+    return None if any(change.result == b"taken" for change in changes) else _Held()
 
 
 def _part(order: int, new: NewEpisode) -> _Part:

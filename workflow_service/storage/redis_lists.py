@@ -88,7 +88,7 @@ class Lists:
         while True:
             ids = await self._ids(bucket.active, now_ms, max(limit, _MOST))
             kept = await self.heads(bucket, ids)
-            wrong = [i for i, one in zip(ids, kept, strict=True) if one is None or not _active(one) or one.head.expire_ms > now_ms]
+            wrong = [i for i, one in zip(ids, kept, strict=True) if one is None or not active(one) or one.head.expire_ms > now_ms]
             if not wrong or len(ids) - len(wrong) >= limit:
                 return [i for i in ids if i not in set(wrong)][:limit]
             await self.reindex(bucket, wrong)
@@ -144,7 +144,8 @@ def read_start(value: bytes) -> EpisodeStart:
         raise damaged("a start", error) from error
 
 
-def _active(kept: Kept) -> bool:
+def active(kept: Kept) -> bool:
+    """Whether an episode is active."""
     return kept.head.state is EpisodeState.ACTIVE and not kept.head.deleted
 
 

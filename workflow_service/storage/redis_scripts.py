@@ -107,8 +107,7 @@ else
     if redis.call('EXISTS', KEYS[e.k]) == 1 then return done('taken') end
   end
   for _, e in ipairs(episodes) do
-    local promise = redis.call('GET', KEYS[e.k + 3])
-    if promise then return done('held ' .. string.match(promise, '^(%x+)')) end
+    if redis.call('EXISTS', KEYS[e.k + 3]) == 1 then return done('held') end
   end
   for _, e in ipairs(episodes) do
     redis.call('SET', KEYS[e.k + 1], ARGV[e.a + 4])
@@ -216,8 +215,11 @@ PURGE = (
 local k, gone = 5, 0
 for a = 4, #ARGV, 3 do
   local lists = tonumber(ARGV[a + 2])
-  local due = redis.call('ZSCORE', ENDED, ARGV[a])
-  if due and tonumber(due) <= tonumber(ARGV[3]) then
+  local head = redis.call('GET', KEYS[k])
+  local deleted, state, expire
+  if head then deleted, state, expire = split(head) end
+  -- The index says whom to look at; only the head says that an episode has ended and had its time.
+  if expire and (deleted == '1' or state ~= '1') and tonumber(expire) <= tonumber(ARGV[3]) then
     redis.call('UNLINK', KEYS[k], KEYS[k + 1], KEYS[k + 2])
     redis.call('ZREM', ENDED, ARGV[a])
     for i = 1, lists do redis.call('ZREM', KEYS[k + 2 + i], ARGV[a + 1]) end
