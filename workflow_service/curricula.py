@@ -6,6 +6,8 @@ outcome and never counts one twice.
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from dataclasses import replace
 
 import structlog
@@ -23,8 +25,11 @@ from workflow_service.storage.codec import dump_curriculum, load_curriculum
 
 _log = structlog.get_logger("trialgym.curricula")
 
-_TRIES = 64
-"""Workers that end episodes at the same instant try again; so many in a row lose only where the store is broken."""
+_TRIES = 1_000
+"""Replicas that end episodes at the same instant try again, each with its turn in this process; so many losses in a row mean that the
+store is broken."""
+
+_LONGEST_PAUSE_S = 0.02
 
 
 class Curricula:
@@ -33,6 +38,7 @@ class Curricula:
     def __init__(self, store: EpisodeStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._turns: dict[str, asyncio.Lock] = {}
 
     async def get(self, curriculum_id: str) -> Curriculum:
         """The curriculum. Raises NotFound where there is none."""
@@ -83,15 +89,23 @@ class Curricula:
 
     async def record(self, curriculum_id: str, start: TrialStart, *, success: bool) -> None:
         """Counts the outcome of an episode that has just ended."""
-        for _ in range(_TRIES):
-            with store_errors():
-                document = await self._store.document(_key(curriculum_id))
-                if document is None:
-                    return
-                after = recorded(load_curriculum(document.text), start.tier, start.scenario, success, self._clock())
-                if await self._store.put_document(_key(curriculum_id), dump_curriculum(after), revision=document.revision):
-                    return
+        # A turn for each curriculum keeps this process from racing itself; what is left are the other replicas.
+        async with self._turns.setdefault(curriculum_id, asyncio.Lock()):
+            for _ in range(_TRIES):
+                with store_errors():
+                    document = await self._store.document(_key(curriculum_id))
+                    if document is None:
+                        return
+                    after = recorded(load_curriculum(document.text), start.tier, start.scenario, success, self._clock())
+                    if await self._store.put_document(_key(curriculum_id), dump_curriculum(after), revision=document.revision):
+                        return
+                await asyncio.sleep(_pause_s())
         _log.warning("an outcome was not recorded", curriculum=curriculum_id)
+
+
+def _pause_s() -> float:
+    """A random pause, so that replicas that lost to each other do not meet again."""
+    return secrets.randbelow(1_000) / 1_000 * _LONGEST_PAUSE_S
 
 
 def etag_of(curriculum: Curriculum) -> str:

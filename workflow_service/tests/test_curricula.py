@@ -19,7 +19,11 @@ from trialgym.v1 import action_pb2, curriculum_pb2, environment_pb2, episode_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceStub
 from workflow_service.__main__ import running
+from workflow_service.curricula import Curricula
+from workflow_service.domain.trial.choices import Tier
+from workflow_service.domain.trial.state import RULES_VERSION, TrialStart
 from workflow_service.settings import WorkflowSettings
+from workflow_service.storage.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceAsyncStub  # a name of the published types only
@@ -75,6 +79,23 @@ async def test_a_curriculum_moves_on_with_its_episodes(stub: WorkflowServiceAsyn
     assert after.tier == environment_pb2.TIER_WARMUP
     assert [(r.episodes, r.successes, len(r.recent)) for r in after.records] == [(10, 0, 10)]
     assert (await played(stub, 10)).trial.tier == environment_pb2.TIER_WARMUP
+
+
+async def test_outcomes_at_one_instant_are_all_counted(tmp_path: Path) -> None:
+    """Two replicas over one store that end 200 episodes at once count 200."""
+    stores = [SqliteStore(tmp_path / "store.sqlite3", synchronous="NORMAL") for _ in range(2)]
+    for store in stores:
+        await store.open()
+    try:
+        replicas = [Curricula(store, lambda: 1) for store in stores]
+        await replicas[0].update("run-1", tier=Tier.EXPERT, scenarios=(), etag="")
+        start = TrialStart("cns_depression", Tier.EXPERT, 0, (), RULES_VERSION)
+        await asyncio.gather(*(replicas[i % 2].record("run-1", start, success=False) for i in range(200)))
+        (tally,) = (await replicas[1].get("run-1")).tallies
+        assert tally.episodes == 200
+    finally:
+        for store in stores:
+            await store.close()
 
 
 async def test_an_etag_guards_an_update(stub: WorkflowServiceAsyncStub) -> None:
