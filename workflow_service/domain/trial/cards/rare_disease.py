@@ -49,7 +49,7 @@ RARE_DISEASE_ORPHAN = Card(
     ),
     inclusion=(
         Criterion("IN-ENZ", "Diagnosis confirmed by enzyme activity and genotype", 0.95, effect_without=0.80),
-        Criterion("IN-WALK", "Baseline walking distance of 30 to 325 m", 0.85, effect_without=0.55),
+        Criterion("IN-WALK", "Baseline walking distance of 30 to 325 m", 0.85, effect_without=0.50),
         Criterion("IN-AGE5", "Aged five years or over", 0.95, effect_without=0.90),
         Criterion("IN-LOCAL", "Lives within an hour of a site", 0.40),
     ),

@@ -70,7 +70,7 @@ SMALL_COHORT, LARGE_COHORT = 3, 6
 """Patients of a cohort: small ones where steps are plenty, large ones where each step is dear."""
 PRIOR_SD = 0.1
 """How far the expert thinks the effect may lie from the hypothesis, as a share of it."""
-PATIENT_TIERS = (Tier.WARMUP, Tier.BEGINNER, Tier.INTERMEDIATE, Tier.ADVANCED)
+PATIENT_TIERS = (Tier.WARMUP, Tier.BEGINNER, Tier.INTERMEDIATE)
 """Tiers at which small cohorts and a safety look after each are worth their price."""
 A = ActionType
 
