@@ -26,8 +26,8 @@ from workflow_service.storage.codec import dump_curriculum, load_curriculum
 _log = structlog.get_logger("trialgym.curricula")
 
 _TRIES = 1_000
-"""Replicas that end episodes at the same instant try again, each with its turn in this process; so many losses in a row mean that the
-store is broken."""
+"""Replicas that end episodes at the same instant try again, one at a time in each process; so many losses in a row mean that
+the store is broken."""
 
 _LONGEST_PAUSE_S = 0.02
 
