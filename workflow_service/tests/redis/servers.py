@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from workflow_service.storage.base import EpisodeStore
 from workflow_service.storage.redis import RedisStore
@@ -49,10 +51,20 @@ def free_port() -> int:
 class Server:
     """One Redis over one folder and port, started and ended as often as a test likes."""
 
-    def __init__(self, folder: Path, *, port: int | None = None, fsync: str = "everysec", **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, *, port: int | None = None, fsync: str = "everysec", tls: Path | None = None, **settings: Any
+    ) -> None:
+        """With `tls`, a folder with ca.pem, redis.pem and redis.key, only TLS is spoken."""
         self.folder = folder
         self.port = port or free_port()
-        self.settings = {"appendonly": "yes", "appendfsync": fsync, "save": "", **settings}
+        self.settings: dict[str, Any] = {"appendonly": "yes", "appendfsync": fsync, "save": ""}
+        self.settings |= {"port": 0, "tls_port": self.port} if tls else {"port": self.port}
+        self._client: dict[str, Any] = {}
+        if tls is not None:
+            ca, cert, key = (str(tls / name) for name in ("ca.pem", "redis.pem", "redis.key"))
+            self.settings |= {"tls_ca_cert_file": ca, "tls_cert_file": cert, "tls_key_file": key}
+            self._client = {"ssl": True, "ssl_ca_certs": ca, "ssl_certfile": cert, "ssl_keyfile": key}
+        self.settings |= settings
         self._program = program()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -66,18 +78,12 @@ class Server:
         return self._process.pid
 
     def client(self) -> Redis:
-        return Redis(HOST, self.port, socket_timeout=5, **self._tls())
-
-    def _tls(self) -> dict[str, Any]:
-        if "tls-port" not in self.settings:
-            return {}
-        return {"ssl": True, "ssl_ca_certs": self.settings["tls-ca-cert-file"]}
+        return Redis(HOST, self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0), **self._client)
 
     def start(self) -> None:
         """Starts it and returns once it answers."""
-        port = [] if "port" in self.settings else ["--port", str(self.port)]
         flags = [text for name, value in self.settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-        command = [self._program, *port, "--bind", HOST, "--dir", str(self.folder), "--logfile", "log", *flags]
+        command = [self._program, "--bind", HOST, "--dir", str(self.folder), "--logfile", "log", *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(self._answers, "Redis does not answer")
 
@@ -118,8 +124,8 @@ def server(**settings: Any) -> Iterator[Server]:
     """A running server of its own."""
     with tempfile.TemporaryDirectory() as folder:
         one = Server(Path(folder), **settings)
-        one.start()
         try:
+            one.start()
             yield one
         finally:
             one.kill()
