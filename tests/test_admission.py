@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
+from tests.conftest import ServerLog
 from tests.support.doubles import held_grader, holding
 from tests.support.pair import WORKFLOW, Workflow, pair, plain_channel, workflow
 from tests.support.playing import EVENTS, submit
@@ -121,3 +122,19 @@ async def test_a_thousand_calls_at_once_are_answered_or_told_to_wait() -> None:
         assert set(outcomes) <= {"OK", "CAPACITY"}
         assert outcomes["OK"] >= 64
         assert both.workflow.server.interceptor.admission.calls.used == 0
+
+
+async def test_refusals_in_their_thousands_are_not_logged_one_by_one(server_log: ServerLog) -> None:
+    """A flood of like refusals costs a few lines a second, the next line says how many were withheld, and others are kept."""
+    async with pair(log_sample=1) as both:
+        stub = both.workflow.stub
+        for _ in range(5):
+            for _ in range(100):
+                await _refused(stub.GetEpisode(ws.GetEpisodeRequest(name="?")))
+            await _refused(stub.CancelEpisode(ws.CancelEpisodeRequest(name="?")))
+        lines = server_log.of("call refused", method="GetEpisode")
+        spate = both.workflow.server.interceptor._refusals
+        withheld = sum(line.get("withheld", 0) for line in lines) + spate._withheld.get("GetEpisode INVALID_FIELD", 0)
+        assert len(lines) + withheld == 500
+        assert len(lines) < 200
+        assert len(server_log.of("call refused", method="CancelEpisode")) == 5

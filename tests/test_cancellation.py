@@ -106,7 +106,7 @@ async def test_a_cancelled_call_leaves_the_other_with_its_id_alone(server_log: S
         assert answer.transition.step == 1
         assert [t.step for t in await trajectory(flow.stub, name)] == [1]
         assert (await flow.stub.StepEpisode(_request(name))).replayed
-        await until(lambda: server_log.of("call left by its client", method="StepEpisode"))
+        await until(lambda: server_log.of("call cancelled", method="StepEpisode"))
         assert flow.server.interceptor.admission.calls.used == 0
 
 
@@ -159,8 +159,11 @@ async def test_a_watch_cancelled_while_nobody_reads_it_ends_cleanly(services: Pa
     assert not flow.server.interceptor._streams
 
 
-async def test_every_line_of_the_log_belongs_to_its_call(services: Pair, server_log: ServerLog) -> None:
+async def test_every_line_of_the_log_belongs_to_its_call(
+    services: Pair, server_log: ServerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With 200 unary calls and streams interleaved, each line carries the id of the call that caused it, in both services."""
+    monkeypatch.setattr("trialgym.rpc.interceptor._Spate.LINES", 1000)
     flow = services.workflow
     names = [episode.name for episode in (await _group(flow, 200)).episodes]
     server_log.lines.clear()

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,6 +18,7 @@ from tests.support.playing import Patience, Played, plan, play_all, same_play, t
 from tests.support.processes import environment, flags, free_port, launch, serving
 from tests.support.waiting import until
 from trialgym.rpc.channel import open_channel
+from trialgym.v1 import workflow_service_pb2 as ws
 from trialgym.v1 import workflow_service_pb2_grpc as stubs
 
 QUICK = {"drain_delay_s": 0, "drain_grace_s": 20}
@@ -104,6 +106,25 @@ async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
         await server.until("draining")
         server.send(signal.SIGINT)
         assert await server.ended() == 0
+
+
+async def test_a_peer_that_stops_at_once_leaves_no_line_of_its_own_form(tmp_path: Path) -> None:
+    """When a grader is stopped under the workflow's calls, what gRPC's core has to say of it does not break into the JSON lines."""
+    async with (
+        serving("grader", cwd=tmp_path, drain_delay_s=3600) as grader,
+        serving("workflow", cwd=tmp_path, grader=grader.address, store="memory", **QUICK) as flow,
+        open_channel(flow.address) as channel,
+    ):
+        stub: Any = stubs.WorkflowServiceStub(channel)
+        for _ in range(3):
+            await stub.CreateEpisode(ws.CreateEpisodeRequest(episode={"review": {"task": "tasks/ae_classification"}}))
+        for signum in (signal.SIGTERM, signal.SIGTERM):
+            grader.send(signum)
+            await grader.until("draining")
+        assert await grader.ended() == 0
+        flow.send(signal.SIGTERM)
+        assert await flow.ended() == 0
+        assert flow.parsed()
 
 
 async def test_a_signal_during_the_start_is_not_lost(tmp_path: Path) -> None:

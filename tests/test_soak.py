@@ -113,9 +113,9 @@ async def test_memory_after_a_hundred_thousand_calls(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_nothing_of_ours_is_kept() -> None:
-    """Objects made in our modules for cancelled watches and steps are gone with them."""
-    async with pair() as both:
+async def test_nothing_of_ours_is_kept(tmp_path: Path) -> None:
+    """Objects made in our modules for cancelled watches and steps are gone with them; what is to be kept is in the store's file."""
+    async with pair(store=f"sqlite:{tmp_path}/t.sqlite3", cache_episodes=10) as both:
         stub = both.workflow.stub
         await _round(both, stub)
         tracemalloc.start()

@@ -53,6 +53,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
         self._streams: set[asyncio.Task[Any]] = set()
         self._draining = False
+        self._refusals = _Spate()
         self._arrived = 0
         self._parked: asyncio.Event | None = None
 
@@ -206,8 +207,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             case asyncio.CancelledError() if self._draining and _DRAINING in raised.args:
                 return _draining()
             case asyncio.CancelledError() if _is_left():
-                # Nobody waits for the answer: the client left, or its deadline passed. What was committed stays committed.
-                _log.info("call left by its client")
+                # Nobody waits for the answer: the client left, its deadline passed, or the server was stopped at once. What was
+                # committed stays committed.
+                _log.info("call cancelled")
                 raise raised
             case asyncio.CancelledError():
                 # The call itself lives on, so silence would hang its client until the deadline.
@@ -220,15 +222,43 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _note(self, name: str, started: float, error: errors.TrialgymError | None) -> None:
         taken_ms = round((time.monotonic() - started) * 1000, 2)
         if error is not None:
-            _log.info(
-                "call refused", code=error.code.name, reason=error.reason_name, detail=error.message, ms=taken_ms, **_facts(error)
-            )
+            withheld = self._refusals.count(f"{name} {error.reason_name}")
+            if withheld is None:
+                return
+            facts: dict[str, object] = {"withheld": withheld} if withheld else {}
+            if "incident" in error.metadata:
+                facts["incident"] = error.metadata["incident"]
+            _log.info("call refused", code=error.code.name, reason=error.reason_name, detail=error.message, ms=taken_ms, **facts)
             return
         if name in _STEADY:
             self._seen += 1
             if self._seen % self._sample_every != 1 % self._sample_every:
                 return
         _log.info("call", code="OK", ms=taken_ms)
+
+
+class _Spate:
+    """Of many like lines in one second keeps the first: a server that refuses thousands must not choke on saying so."""
+
+    LINES = 20
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._written: dict[str, int] = {}
+        self._withheld: dict[str, int] = {}
+
+    def count(self, kind: str) -> int | None:
+        """None where a line of this kind is withheld, else how many were since the last one that was not."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second = second
+            self._written.clear()
+        written = self._written.get(kind, 0)
+        if written >= self.LINES:
+            self._withheld[kind] = self._withheld.get(kind, 0) + 1
+            return None
+        self._written[kind] = written + 1
+        return self._withheld.pop(kind, 0)
 
 
 class _Unreadable:
@@ -282,10 +312,6 @@ def _is_left() -> bool:
     """Whether the running call itself was cancelled, by its client or its deadline. gRPC's context does not tell so yet."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _facts(error: errors.TrialgymError) -> dict[str, str]:
-    return {"incident": error.metadata["incident"]} if "incident" in error.metadata else {}
 
 
 def _out_of_time() -> errors.DeadlineExceeded:
