@@ -44,7 +44,11 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A policy in a scenario at a tier. `spread` is the SD of its returns, `margin` the expert's mean less its own."""
+    """A policy in a scenario at a tier.
+
+    `spread` is the SD of its returns, `margin` the expert's mean less its own, and `margin_error` the standard error of that, from
+    the differences on the same seeds.
+    """
 
     scenario: str
     tier: str
@@ -54,6 +58,12 @@ class Row:
     spread: float
     success_rate: float
     margin: float
+    margin_error: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether the policy earns more than the expert, beyond what chance explains."""
+        return self.margin < -2 * self.margin_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +165,13 @@ def run(
                 mean = math.fsum(each.total for each in games) / episodes
                 spread = math.sqrt(math.fsum((each.total - mean) ** 2 for each in games) / max(episodes - 1, 1))
                 successes = sum(each.success for each in games) / episodes
-                yield Row(scenario, tier.name.lower(), name, episodes, mean, spread, successes, best - mean)
+                yield Row(
+                    scenario, tier.name.lower(), name, episodes, mean, spread, successes, best - mean, _error(reference, games)
+                )
+
+
+def _error(reference: Sequence[Played], games: Sequence[Played]) -> float:
+    """The standard error of the mean difference of returns, seed by seed."""
+    differences = [expert_.total - game.total for expert_, game in zip(reference, games, strict=True)]
+    mean, count = math.fsum(differences) / len(differences), len(differences)
+    return math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / max(count - 1, 1) / count)

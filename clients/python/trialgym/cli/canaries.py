@@ -35,14 +35,15 @@ RUBRIC = "structured"
 def show_canaries(
     *, scenarios: Sequence[str], tiers: Sequence[str], episodes: int, loops: bool, as_json: bool, target: str | None
 ) -> int:
-    """Plays every policy and prints a row for each. Returns FAILED where one that should lose does not."""
+    """Plays every policy and prints a row for each. Returns FAILED where one beats the expert beyond chance."""
     with session("grader", target) as grader:
         bench = grader.run(_bench(grader.client))
     makers = canaries.roster(bench, loops=loops)
     rows = canaries.run(bench, scenarios=_scenarios(scenarios), tiers=_tiers(tiers), episodes=episodes, makers=makers)
     total = len(_scenarios(scenarios)) * len(_tiers(tiers)) * len(makers)
     shown = list(_emitted(rows, total, as_json))
-    paid = [row for row in shown if row.policy != "expert" and row.policy not in ("naive",) and row.margin <= 0]
+    paid = [row for row in shown if row.pays]
+    open_ = [row for row in shown if row.policy != "expert" and row.margin <= 0 and not row.pays]
     if not as_json:
         _print(
             f"What each policy earns: {episodes} episodes each on the same seeds",
@@ -60,9 +61,22 @@ def show_canaries(
                 for r in shown
             ),
         )
-        verdict = f"{len(paid)} of {len(shown)} rows are not below the expert" if paid else "Everything stays below the expert"
-        Console().print(verdict, style="red" if paid else "green", soft_wrap=True)
+        _verdict(len(shown), paid, open_)
     return FAILED if paid else OK
+
+
+def _verdict(count: int, paid: list[canaries.Row], undecided: list[canaries.Row]) -> None:
+    def places(rows: list[canaries.Row]) -> str:
+        return ", ".join(f"{row.policy} in {row.scenario} at {row.tier}" for row in rows)
+
+    console = Console()
+    if paid:
+        console.print(f"{len(paid)} of {count} rows beat the expert: {places(paid)}", style="red", soft_wrap=True)
+    elif undecided:
+        told = f"Nothing beats the expert; undecided at so few episodes: {places(undecided)}"
+        console.print(told, style="yellow", soft_wrap=True)
+    else:
+        console.print("Everything stays below the expert", style="green", soft_wrap=True)
 
 
 def show_solvability(*, scenarios: Sequence[str], tiers: Sequence[str], runs: int, as_json: bool) -> int:
