@@ -86,7 +86,11 @@ class Appends:
             events = tuple((order, steps[order][3]) for order in sorted(passed))
             return Change(change.bucket, change.before, change.at, passed, events)
 
-        outcomes = await asyncio.gather(*(write(i, orders) for i, orders in by_bucket.items()), return_exceptions=True)
+        outcomes: Sequence[Change | BaseException]
+        if len(by_bucket) == 1:  # without the tasks of a gathering, which cost a lone step more than all the rest here
+            outcomes = [await write(*item) for item in by_bucket.items()]
+        else:
+            outcomes = await asyncio.gather(*(write(*item) for item in by_bucket.items()), return_exceptions=True)
         changes = [outcome for outcome in outcomes if isinstance(outcome, Change)]
         failed = {
             order: outcome

@@ -7,8 +7,8 @@ lost, the write may have been done, and only who asked for it can tell, by readi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -140,13 +140,15 @@ class Link:
         return await self._retry.call_with_retry(work, _pass)
 
     async def _send(self, command: Sequence[Any]) -> Any:
-        return await self._opened.execute_command(*command)
+        with _client_faults():
+            return await self._opened.execute_command(*command)
 
     async def _run(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         runner = self._scripts.get(script)
         if runner is None:
             runner = self._scripts[script] = self._opened.register_script(script)
-        return await runner(keys=keys, args=args)
+        with _client_faults():
+            return await runner(keys=keys, args=args)
 
     @property
     def _opened(self) -> Redis | RedisCluster:
@@ -164,7 +166,9 @@ class Link:
             "port": self.address.port,
             "username": self._credentials.username or None,
             "password": self._credentials.password or None,
-            "socket_timeout": self._timeout_s,
+            # A call ends at its time in any case. The client of a cluster needs to see itself that a node does not answer, to look
+            # for another; that of one server need not, and is faster so.
+            "socket_timeout": 0.9 * self._timeout_s if self.address.cluster else None,
             "socket_connect_timeout": min(_CONNECT_S, self._timeout_s),
             "protocol": 2,  # the answers that all versions give
             "retry": Retry(NoBackoff(), 0),  # by itself the client would send writes again
@@ -181,6 +185,18 @@ class Link:
 
 
 _NEXT = "see that it runs and is reached from here, and look at its log"
+
+
+@contextmanager
+def _client_faults() -> Iterator[None]:
+    """A failed connection, where the client stumbles over one.
+
+    When a node of a cluster fails, the client drops connections under those who use them; these then miss what they were using.
+    """
+    try:
+        yield
+    except (AttributeError, RuntimeError) as error:
+        raise RedisConnectionError(f"the connection was dropped ({error})") from error
 
 
 async def _pass(_: Exception) -> None:
