@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-clients lint format stubs bench clean
+.PHONY: help setup run test test-slow test-clients lint format stubs bench tables clean
 
 help:  ## Lists the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,12 @@ format: $(STAMP)  ## Formats the Python code.
 
 bench: $(STAMP)  ## Measures the services beside what they are compared with.
 	@$(BIN)/python -m benchmarks
+
+tables: $(STAMP)  ## Makes docs/trials.md anew: how often the trials are won, what cheats earn (about 15 minutes).
+	@mkdir -p build
+	@$(BIN)/trialgym solvability --json > build/solvability.jsonl
+	@$(BIN)/trialgym canaries --json --episodes 100 > build/canaries.jsonl
+	@$(BIN)/python docs/make_trials.py build/solvability.jsonl build/canaries.jsonl > docs/trials.md
 
 clean:  ## Removes what the other targets made.
 	rm -rf $(VENV) clients/python/trialgym/v1 build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
