@@ -17,7 +17,7 @@ from benchmarks.load.http2 import call
 from benchmarks.load.modes import Shape
 from benchmarks.load.remote import Remote, driver
 from benchmarks.measuring.processes import ROOT, Server, environment, python, server
-from benchmarks.measuring.rounds import Series
+from benchmarks.measuring.rounds import Ratio, Series
 from trialgym.v1 import observation_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 
@@ -39,11 +39,22 @@ class Row:
     met: bool | None = None
     value: float | None = None
     note: str = ""
+    noisy: bool = False
+
+    @classmethod
+    def least(cls, part: str, work: str, figure: Ratio, target: float, *, note: str = "", noisy: bool = False) -> Row:
+        """A ratio that should be so large."""
+        return cls(part, work, str(figure), f">= {target:g} x", figure.value >= target, figure.value, note, noisy)
+
+    @classmethod
+    def most(cls, part: str, work: str, figure: Ratio, target: float, *, note: str = "", noisy: bool = False) -> Row:
+        """A ratio that should not be larger."""
+        return cls(part, work, str(figure), f"<= {target:g} x", figure.value <= target, figure.value, note, noisy)
 
     @property
     def verdict(self) -> str:
-        """The verdict in a word."""
-        return {True: "met", False: "missed", None: "-"}[self.met]
+        """The verdict in a word, with a question mark where others used the machine meanwhile."""
+        return {True: "met", False: "missed", None: "-"}[self.met] + ("?" if self.noisy and self.met is not None else "")
 
 
 @dataclass

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench import Findings, Row
-from benchmarks.measuring.rounds import QUIET_CORES, Series
+from benchmarks.measuring.rounds import Series
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _COLOURS = {"met": "green", "missed": "red", "-": "dim"}
@@ -31,7 +31,7 @@ def print_runs(console: Console, title: str, series: Sequence[Series]) -> None:
     for heading in ("runs", "a second", "±", "p50 ms", "p99 ms", "server µs", "limit", "cores used", "others"):
         table.add_column(heading, justify="left" if heading in ("runs", "limit", "cores used") else "right", overflow="fold")
     for each in series:
-        noisy = "!" if each.foreign > QUIET_CORES else ""
+        noisy = "!" if each.noisy else ""
         table.add_row(
             each.name,
             f"{each.rate:,.0f}",
@@ -49,11 +49,12 @@ def print_runs(console: Console, title: str, series: Sequence[Series]) -> None:
 
 def print_verdicts(console: Console, rows: Sequence[Row]) -> None:
     """The one table."""
-    table = Table(title="Targets", title_justify="left")
+    caption = "?: other programs used the machine meanwhile; measure again when it is quiet" if any(r.noisy for r in rows) else None
+    table = Table(title="Targets", title_justify="left", caption=caption, caption_justify="left")
     for heading in ("id", "work", "figure", "target", "verdict", "note"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        colour = _COLOURS[row.verdict]
+        colour = _COLOURS[row.verdict.rstrip("?")]
         table.add_row(row.part, row.work, row.figure, row.target, f"[{colour}]{row.verdict}[/]", row.note)
     console.print(table)
 

@@ -16,11 +16,12 @@ from benchmarks.load import grading, modes, wire
 from benchmarks.load.episodes import Crew
 from benchmarks.load.http2 import Loop, Refused
 from benchmarks.measuring.clocks import pin
-from benchmarks.measuring.meter import Meter
+from benchmarks.measuring.meter import PATIENCE, Meter
 
 ENOUGH = 0.6
 """A run that ran out of work before this share of its time is done again with more."""
 GRACE_S = 35.0
+"""How long the last answers may take, and answers that are slower than the run is long."""
 FIRST_GUESS = 1200.0
 """Episodes' steps a second to prepare for, before anything is known."""
 
@@ -57,9 +58,9 @@ class Driver:
             steps = expected * (seconds + warmup_s) * 1.4 + 2 * len(play.slots)
             play.stock(int(steps / play.shortest) + len(play.slots))
             gc.collect()
-            meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes)
+            meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes, least=3 * formed.lanes)
             with Loop(address, formed.connections) as loop:
-                modes.run(loop, meter, formed, play, limit_s=warmup_s + seconds + GRACE_S + formed.pause_s)
+                modes.run(loop, meter, formed, play, limit_s=warmup_s + PATIENCE * seconds + GRACE_S + formed.pause_s)
             if meter.ran_out:
                 play.slots.clear()
                 expected *= 2.5

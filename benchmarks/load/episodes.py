@@ -16,7 +16,7 @@ from trialgym.v1 import action_pb2, environment_pb2, episode_pb2, finding_pb2, o
 from trialgym.v1 import workflow_service_pb2 as pb
 from workflow_service.domain.trial.actions import FormHypothesis, type_of
 
-GROUP = 256
+GROUP = 64
 REVIEW_TASK = "tasks/protocol_amendment_review"
 REVIEW_STEPS = 4
 """One fewer than the task allows."""
@@ -41,6 +41,8 @@ class Script:
 
     start: episode_pb2.Episode
     steps: Sequence[CannedStep]
+    uneven: bool = False
+    """Whether its steps differ in cost, so that episodes should be met at all of them."""
 
 
 def submission() -> finding_pb2.Submission:
@@ -87,7 +89,7 @@ def trial() -> list[Script]:
         tier = environment_pb2.Tier.Value(f"TIER_{scripts.TIER.name}")
         start = episode_pb2.Episode(trial=environment_pb2.TrialEnvironment(scenario=f"scenarios/{scenario}", tier=tier), seed=seed)
         steps = [_trial_step(step, action) for step, action in enumerate(scripts.trial_actions(index))]
-        made.append(Script(start, steps))
+        made.append(Script(start, steps, uneven=True))
     return made
 
 
@@ -197,11 +199,11 @@ class Crew:
         return [(wire.step_name(name), script, first + index * len(script.steps)) for index, name in enumerate(names)]
 
     def man(self, slots: int) -> None:
-        """Has exactly so many slots; those that are new start at different steps of their episodes, as a long run has them."""
+        """Has exactly so many slots; where steps differ, the new ones stand at different steps, as those of a long run do."""
         del self.slots[slots:]
         fresh = [Slot(self) for _ in range(slots - len(self.slots))]
         self.slots += fresh
-        if self.invented or not fresh:
+        if self.invented or not fresh or not any(script.uneven for script in self._scripts):
             return
         self.stock(2 * len(fresh))
         with Loop(self._address) as loop:

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.load import wire
 from benchmarks.load.episodes import REVIEW_TASK, submission
 from benchmarks.load.http2 import Connection, Loop, Refused
-from benchmarks.measuring.meter import Meter
+from benchmarks.measuring.meter import PATIENCE, Meter
 from trialgym.v1 import grader_service_pb2
 
 SAMPLE = 61
@@ -33,7 +33,7 @@ def run(
     """Grades for so long; `invented`: the server has no scores, only answers."""
     request = grader_service_pb2.GradeRequest(task=REVIEW_TASK, submission=submission(), rubric=rubric)
     body = request.SerializeToString()
-    meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes)
+    meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes, least=3 * lanes)
     busy = lanes
     seen = 0
 
@@ -70,5 +70,5 @@ def run(
     with Loop(address, connections) as loop:
         for index in range(lanes):
             lane(loop.connections[index % connections])()
-        loop.run(lambda: busy == 0, limit_s=warmup_s + seconds + GRACE_S)
+        loop.run(lambda: busy == 0, limit_s=warmup_s + PATIENCE * seconds + GRACE_S)
     return meter.result()

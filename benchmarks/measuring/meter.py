@@ -11,15 +11,20 @@ from benchmarks.measuring.clocks import Window
 
 _LONGEST_US = 120_000_000
 _DIGITS = 3
+PATIENCE = 6
 
 
 class Meter:
     """Told of every answer, it says whether to go on."""
 
-    def __init__(self, *, warmup_s: float, seconds: float, processes: dict[str, int]) -> None:
+    def __init__(self, *, warmup_s: float, seconds: float, processes: dict[str, int], least: int = 0) -> None:
+        """The window opens with the first answer after the warm-up and ends with an answer: after so many seconds and at least
+        so many answers, but never lasts longer than PATIENCE times what was asked."""
         self._window = Window(processes)
+        self._seconds = seconds
+        self._least = least
         self.begin = time.perf_counter() + warmup_s
-        self.end = self.begin + seconds
+        self.end = self.begin + warmup_s + PATIENCE * seconds
         self._opened: float | None = None
         self._closed: dict[str, float] | None = None
         self._steps = 0
@@ -34,14 +39,17 @@ class Meter:
     def answered(self, sent: float, steps: int = 1) -> bool:
         """Takes an answer to what was sent at `sent`. Whether to send more."""
         now = time.perf_counter()
-        if now >= self.end:
-            self.close()
+        if self._closed is not None:
             return False
         if self._opened is not None:
             self._steps += steps
             self._latencies.append(now - sent)
+            if now >= self.end or (now >= self._opened + self._seconds and len(self._latencies) >= self._least):
+                self.close()
+                return False
         elif now >= self.begin:
             self._opened = now
+            self.end = now + PATIENCE * self._seconds
             self._window.open()
         return True
 

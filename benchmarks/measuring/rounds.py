@@ -53,6 +53,11 @@ class Series:
         return max(float(result["foreign"]) for result in self.results)
 
     @property
+    def noisy(self) -> bool:
+        """Whether others were at work in most of the runs."""
+        return self.median("foreign") > QUIET_CORES
+
+    @property
     def limit(self) -> str:
         """Who was at the end of their strength: a process by name, or nobody, with what each used."""
         cores = {name: self.median(name) for name in (*self.servers, "client")}

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.parts import p01_unary
+from benchmarks.parts import p01_unary, p02_batches, p03_streams
 
-PARTS: dict[str, Any] = {module.ID: module for module in (p01_unary,)}
+PARTS: dict[str, Any] = {module.ID: module for module in (p01_unary, p02_batches, p03_streams)}
