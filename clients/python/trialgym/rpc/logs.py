@@ -63,8 +63,6 @@ def configure(service: str, *, style: Format = "auto", level: Level = "info") ->
 
     What gRPC and asyncio log (from warnings on) takes the same form, so that a reader of JSON meets nothing else.
     """
-    # gRPC's core writes lines of its own, such as one for each peer that goes away, past every logger; its errors only, please.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
