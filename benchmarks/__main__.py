@@ -13,8 +13,6 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.bench import Bench, Findings, Row
-from benchmarks.load.remote import LoadFailed
-from benchmarks.measuring.processes import CannotStart
 from benchmarks.parts import PARTS
 
 FOUND_MISSED = 1
@@ -66,9 +64,10 @@ def _measured(part: str, bench: Bench, console: Console) -> Findings:
     try:
         with bench.part() as own:
             findings: Findings = module.measure(own)
-    except (LoadFailed, CannotStart) as error:
-        console.print(f"  failed: {error}", style="red", highlight=False, markup=False)
-        findings = Findings(rows=[Row(part, module.TITLE, "failed", met=False, note=str(error)[:300])])
+    except (RuntimeError, OSError) as error:
+        said = f"{type(error).__name__}: {error}"
+        console.print(f"  failed: {said}", style="red", highlight=False, markup=False)
+        findings = Findings(rows=[Row(part, module.TITLE, "failed", met=False, note=said[:300])])
     report.print_runs(console, f"{part}, {time.monotonic() - began:.0f} s", findings.series)
     return findings
 

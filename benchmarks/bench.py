@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from benchmarks.load import wire
+from benchmarks.load.episodes import Crew
 from benchmarks.load.http2 import call
 from benchmarks.load.modes import Shape
 from benchmarks.load.remote import Remote, driver
@@ -24,6 +25,7 @@ from trialgym.v1 import workflow_service_pb2 as pb
 SERVER_CORE, CLIENT_CORE = 0, 1
 SERVICE_FLAGS = ("--log-format=json", "--drain-delay-s=0", "--drain-grace-s=1")
 ROOM = "--max-active-episodes=10000000"
+ROOMY = {"TRIALGYM_WORKFLOW_MAX_CONCURRENT_RPCS": "20000"}
 STANDARD_GUESS = {"unary": 1500.0, "stream": 2000.0, "multiplexed": 2000.0, "batch": 4000.0}
 """Steps a second to prepare for at first."""
 
@@ -102,16 +104,14 @@ class Bench:
 
     def grader(self, *flags: str, core: int | None = None) -> Server:
         """A grader."""
-        return self.stack.enter_context(
-            server(python("grader_service", *SERVICE_FLAGS, *flags), ready=_grader_answers, core=core, env=_unlimited())
-        )
+        return self.stack.enter_context(server(python("grader_service", *SERVICE_FLAGS, *flags), ready=_grader_answers, core=core))
 
-    def workflow(self, grader: Server, *flags: str, store: str = "", core: int | None = None) -> Server:
-        """A workflow service, on a new SQLite file unless another store is named."""
+    def workflow(self, grader: Server, *flags: str, store: str = "", core: int | None = None, roomy: bool = False) -> Server:
+        """A workflow service, on a new SQLite file unless another store is named; `roomy` admits more calls at a time."""
         if not store:
             store = f"sqlite:{self.folder / f'{len(list(self.folder.iterdir()))}.sqlite3'}"
         command = python("workflow_service", *SERVICE_FLAGS, ROOM, f"--grader={grader.address}", f"--store={store}", *flags)
-        return self.stack.enter_context(server(command, ready=_workflow_answers, core=core, env=_unlimited()))
+        return self.stack.enter_context(server(command, ready=_workflow_answers, core=core, env=ROOMY if roomy else None))
 
     def empty(self, answer: bytes, *, experiments: str = "") -> Server:
         """A server with empty handlers that give this StepEpisodeResponse."""
@@ -125,31 +125,35 @@ class Bench:
         self,
         name: str,
         remote: Remote,
-        server_: Server,
+        servers: Server | Sequence[Server],
         kind: str,
         shape: Shape,
         *,
-        grader: Server | None = None,
         others: dict[str, int] | None = None,
-        invented: bool = False,
-        crew: str = "",
         seconds: float | None = None,
+        warmup_s: float | None = None,
+        **options: Any,
     ) -> Series:
-        """A series that steps episodes of a kind (see load.episodes.KINDS) in a shape."""
-        processes = {"server": server_.pid} | ({"grader": grader.pid} if grader else {}) | (others or {})
+        """A series that steps episodes of a kind (see load.episodes.KINDS) in a shape, on one server or on several alike.
+
+        `others` are processes whose time counts, too. Of the options see load.driver.
+        """
+        several = [servers] if isinstance(servers, Server) else servers
+        processes = {f"server{place or ''}": each.pid for place, each in enumerate(several)} | (others or {})
+        many = 8 if options.get("invented") else 1
 
         def run() -> dict[str, Any]:
             return remote.do(
                 "steps",
-                crew=crew or f"{kind}@{server_.address}",
+                crew=kind,
                 kind=kind,
-                address=server_.address,
+                addresses=[each.address for each in several],
                 shape=asdict(shape),
                 seconds=self.seconds if seconds is None else seconds,
-                warmup_s=self.warmup_s,
+                warmup_s=self.warmup_s if warmup_s is None else warmup_s,
                 processes=processes,
-                invented=invented,
-                guess=STANDARD_GUESS[shape.mode] * (8 if invented else 1),
+                guess=STANDARD_GUESS[shape.mode] * many,
+                **options,
             )
 
         return Series(name, run, tuple(processes))
@@ -162,13 +166,15 @@ def offers(module: str, flag: str) -> bool:
     return flag in said.stdout
 
 
-def typical_answer(address: str, requests: Sequence[bytes]) -> bytes:
-    """The last of the answers to steps, encoded, for an empty handler to give."""
-    return [call(address, wire.STEP, request) for request in requests][-1]
-
-
-def _unlimited() -> dict[str, str]:
-    return {"TRIALGYM_WORKFLOW_MAX_CONCURRENT_RPCS": "10000"}
+def halfway_answer(workflow: Server, kind: str) -> bytes:
+    """The answer to a step in the middle of an episode, for an empty handler to give."""
+    crew = Crew(kind, workflow.address)
+    crew.stock(1)
+    crew.man(1)
+    answer = b""
+    for _ in range(crew.longest // 2):
+        answer = call(workflow.address, wire.STEP, crew.slots[0].request())
+    return answer
 
 
 def _grader_answers(address: str) -> None:

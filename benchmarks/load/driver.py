@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.load import grading, modes, wire
+from benchmarks.load import grading, modes, redis_floor, wire
 from benchmarks.load.episodes import Crew
 from benchmarks.load.http2 import Loop, Refused
 from benchmarks.measuring.clocks import pin
@@ -38,37 +38,60 @@ class Driver:
         *,
         crew: str,
         kind: str,
-        address: str,
+        addresses: list[str],
         shape: dict[str, Any],
         seconds: float,
         warmup_s: float,
         processes: dict[str, int],
         invented: bool = False,
+        in_turn: bool = False,
+        live: int = 0,
         guess: float = FIRST_GUESS,
     ) -> dict[str, Any]:
-        """Steps episodes; `guess` is the rate to prepare for when `crew` runs for the first time."""
-        play = self._crews.setdefault(crew, Crew(kind, address, invented=invented))
+        """Steps episodes over all the addresses alike, with at least `live` of them waiting.
+
+        `guess` is the rate to prepare for when `crew` runs for the first time.
+        """
         formed = modes.Shape(**shape)
+        play = [self._crew(f"{crew}@{each}", kind, each, invented=invented, in_turn=in_turn) for each in addresses]
+        share = 1 / len(play)
         # A shape of its own has a rate of its own.
         known = f"{crew} {shape}"
         expected = self._rates.get(known, guess)
         while True:
-            play.man(formed.lanes * formed.batch)
-            # Steps on the way when the time ends belong to no window, but to episodes.
-            steps = expected * (seconds + warmup_s) * 1.4 + 2 * len(play.slots)
-            play.stock(int(steps / play.shortest) + len(play.slots))
+            for each in play:
+                each.man(int(formed.lanes * formed.batch * share))
+                # Steps on the way when the time ends belong to no window, but to episodes.
+                steps = share * expected * (seconds + warmup_s) * 1.4 + 2 * len(each.slots)
+                each.stock(max(int(steps / each.shortest) + len(each.slots), int(live * share)))
             gc.collect()
             meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes, least=3 * formed.lanes)
-            with Loop(address, formed.connections) as loop:
+            with Loop(*addresses, connections=formed.connections) as loop:
                 modes.run(loop, meter, formed, play, limit_s=warmup_s + PATIENCE * seconds + GRACE_S + formed.pause_s)
             if meter.ran_out:
-                play.slots.clear()
+                for each in play:
+                    each.slots.clear()
                 expected *= 2.5
                 if meter.elapsed < ENOUGH * seconds:
                     continue
             result = meter.result()
             self._rates[known] = result["rate"]
             return result | {"bytes_in": sum(each.received_bytes for each in loop.connections)}
+
+    def fill(self, *, crew: str, kind: str, address: str, episodes: int) -> dict[str, Any]:
+        """Has so many episodes waiting."""
+        self._crew(f"{crew}@{address}", kind, address, invented=False, in_turn=False).stock(episodes)
+        return {}
+
+    def _crew(self, name: str, kind: str, address: str, *, invented: bool, in_turn: bool) -> Crew:
+        if name not in self._crews:
+            self._crews[name] = Crew(kind, address, invented=invented)
+        self._crews[name].in_turn = in_turn
+        return self._crews[name]
+
+    def redis(self, **given: Any) -> dict[str, Any]:
+        """Appends to a Redis, as fast as it goes."""
+        return redis_floor.run(**given)
 
     def grades(self, **given: Any) -> dict[str, Any]:
         """Grades submissions."""

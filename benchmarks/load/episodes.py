@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from trialgym.v1 import workflow_service_pb2 as pb
 from workflow_service.domain.trial.actions import FormHypothesis, type_of
 
 GROUP = 64
+BATCH = 128
 REVIEW_TASK = "tasks/protocol_amendment_review"
 REVIEW_STEPS = 4
 """One fewer than the task allows."""
@@ -84,13 +86,15 @@ def noop() -> list[Script]:
 
 def trial() -> list[Script]:
     """Whole trials as the expert plays them, on several starts."""
-    made = []
-    for index, (scenario, seed) in enumerate(scripts.STARTS):
-        tier = environment_pb2.Tier.Value(f"TIER_{scripts.TIER.name}")
-        start = episode_pb2.Episode(trial=environment_pb2.TrialEnvironment(scenario=f"scenarios/{scenario}", tier=tier), seed=seed)
-        steps = [_trial_step(step, action) for step, action in enumerate(scripts.trial_actions(index))]
-        made.append(Script(start, steps, uneven=True))
-    return made
+    return [trial_script(index, scripts.trial_actions(index)) for index in range(len(scripts.STARTS))]
+
+
+def trial_script(index: int, actions: Sequence[Any]) -> Script:
+    """Actions of the domain on one of the starts."""
+    scenario, seed = scripts.STARTS[index]
+    tier = environment_pb2.Tier.Value(f"TIER_{scripts.TIER.name}")
+    start = episode_pb2.Episode(trial=environment_pb2.TrialEnvironment(scenario=f"scenarios/{scenario}", tier=tier), seed=seed)
+    return Script(start, [_trial_step(step, action) for step, action in enumerate(actions)], uneven=True)
 
 
 def _trial_step(step: int, action: Any) -> CannedStep:
@@ -113,46 +117,56 @@ def _message(action: Any) -> action_pb2.Action:
 KINDS: dict[str, Callable[[], list[Script]]] = {"noop": noop, "review": review, "trial": trial}
 
 
+@dataclass(slots=True)
+class Play:
+    """An episode and how far it has been played. `number` makes what is done in it differ from all others."""
+
+    name: bytes
+    script: Script
+    number: int
+    position: int = 0
+
+
 class Slot:
     """A place at which one episode after the other is played."""
 
-    __slots__ = ("_crew", "_name", "_number", "_script", "position")
+    __slots__ = ("_crew", "_play")
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
-        self._script: Script | None = None
-        self._name = b""
-        self._number = 0
-        self.position = 0
+        self._play: Play | None = None
 
     def request(self) -> bytes:
-        """The next StepEpisodeRequest. Raises IndexError where a new episode is due and none is left."""
-        script = self._script
-        if script is None or self.position == len(script.steps):
-            self._name, self._script, self._number = self._crew.waiting.popleft()
-            self.position, script = 0, self._script
-        step = script.steps[self.position]
-        self.position += 1
-        rest = step.rest.replace(step.mark, step.fill(self._number + self.position - 1)) if step.mark else step.rest
-        return self._name + rest
+        """The next StepEpisodeRequest. Raises IndexError where another episode is due and none is left."""
+        play, crew = self._play, self._crew
+        if play is None or play.position == len(play.script.steps):
+            play = self._play = crew.waiting.popleft()
+        elif crew.in_turn:
+            crew.waiting.append(play)
+            play = self._play = crew.waiting.popleft()
+        step = play.script.steps[play.position]
+        play.position += 1
+        return play.name + (step.rest.replace(step.mark, step.fill(play.number + play.position)) if step.mark else step.rest)
 
     def check(self, response: pb.StepEpisodeResponse) -> None:
         """Raises Refused unless `response` answers the last request as the script has it; an invented episode's may be any."""
-        if self._script is not None and not self._crew.invented:
-            wire.check_step(response, self.position, self._script.steps[self.position - 1].outcome)
+        play = self._play
+        if play is not None and not self._crew.invented:
+            wire.check_step(response, play.position, play.script.steps[play.position - 1].outcome)
 
 
 class Crew:
     """The episodes of one kind on one server, those waiting and those in slots; both outlast a run."""
 
-    def __init__(self, kind: str, address: str, *, invented: bool = False) -> None:
-        """`invented`: the server minds no names, so none are created."""
+    def __init__(self, kind: str, address: str, *, invented: bool = False, in_turn: bool = False) -> None:
+        """`invented`: the server minds no names, so none are created. `in_turn`: a slot steps another episode each time."""
         self._scripts = KINDS[kind]()
         self._address = address
-        self.invented = invented
         self._groups = 0
-        self.numbered = 0
-        self.waiting: deque[tuple[bytes, Script, int]] = deque()
+        self._numbered = 0
+        self.invented = invented
+        self.in_turn = in_turn
+        self.waiting: deque[Play] = deque()
         self.slots: list[Slot] = []
 
     @property
@@ -167,36 +181,33 @@ class Crew:
 
     def stock(self, episodes: int) -> None:
         """Has at least so many episodes waiting. Members of a group share a start; groups are mixed."""
-        missing = episodes - len(self.waiting)
-        if missing <= 0:
+        groups = -(-(episodes - len(self.waiting)) // GROUP)
+        if groups <= 0:
             return
-        many = min(-(-missing // GROUP), 4 * len(self._scripts))
-        count = -(-missing // GROUP)
-        if self.invented:
-            groups = [self._group([f"episodes/{index:032x}" for index in range(GROUP)]) for _ in range(count)]
-        else:
-            with Loop(self._address) as loop:
-                groups = [self._created(loop) for _ in range(count)]
-        for start in range(0, len(groups), many):
-            for members in zip(*groups[start : start + many], strict=True):
-                self.waiting.extend(members)
+        with Loop(self._address) if not self.invented else nullcontext() as loop:
+            while groups > 0:
+                many = min(groups, 4 * len(self._scripts))
+                made = [self._group(loop) for _ in range(many)]
+                for members in zip(*made, strict=True):
+                    self.waiting.extend(members)
+                groups -= many
 
-    def _created(self, loop: Loop) -> list[tuple[bytes, Script, int]]:
-        script = self._scripts[self._groups % len(self._scripts)]
-        episode = episode_pb2.Episode()
-        episode.CopyFrom(script.start)
-        episode.ttl.FromSeconds(_LEASE_S)
-        request = pb.CreateEpisodeGroupRequest(episode=episode, size=GROUP, view=observation_pb2.OBSERVATION_VIEW_BASIC)
-        group = episode_pb2.EpisodeGroup.FromString(ask(loop, wire.CREATE_GROUP, request.SerializeToString()))
-        return self._group([member.name for member in group.episodes])
-
-    def _group(self, names: list[str]) -> list[tuple[bytes, Script, int]]:
+    def _group(self, loop: Loop | None) -> list[Play]:
         script = self._scripts[self._groups % len(self._scripts)]
         self._groups += 1
-        first = self.numbered
+        first = self._numbered
+        self._numbered += GROUP * len(script.steps)
+        if loop is None:
+            names = [f"episodes/{index:032x}" for index in range(GROUP)]
+        else:
+            episode = episode_pb2.Episode()
+            episode.CopyFrom(script.start)
+            episode.ttl.FromSeconds(_LEASE_S)
+            request = pb.CreateEpisodeGroupRequest(episode=episode, size=GROUP, view=observation_pb2.OBSERVATION_VIEW_BASIC)
+            group = episode_pb2.EpisodeGroup.FromString(ask(loop, wire.CREATE_GROUP, request.SerializeToString()))
+            names = [member.name for member in group.episodes]
         # A number for each step of an episode: its sheets differ, too.
-        self.numbered += GROUP * len(script.steps)
-        return [(wire.step_name(name), script, first + index * len(script.steps)) for index, name in enumerate(names)]
+        return [Play(wire.step_name(name), script, first + index * len(script.steps)) for index, name in enumerate(names)]
 
     def man(self, slots: int) -> None:
         """Has exactly so many slots; where steps differ, the new ones stand at different steps, as those of a long run do."""
@@ -209,8 +220,8 @@ class Crew:
         with Loop(self._address) as loop:
             for ahead in range(1, self.longest):
                 due = [slot for index, slot in enumerate(fresh) if index % self.longest >= ahead]
-                for start in range(0, len(due), 128):
-                    chunk = due[start : start + 128]
+                for start in range(0, len(due), BATCH):
+                    chunk = due[start : start + BATCH]
                     answer = ask(loop, wire.BATCH, wire.batched([slot.request() for slot in chunk]))
                     wire.check_batch(answer, len(chunk))
                     for slot, result in zip(chunk, pb.BatchStepEpisodesResponse.FromString(answer).results, strict=True):

@@ -67,7 +67,7 @@ def run(
 
         return send
 
-    with Loop(address, connections) as loop:
+    with Loop(address, connections=connections) as loop:
         for index in range(lanes):
             lane(loop.connections[index % connections])()
         loop.run(lambda: busy == 0, limit_s=warmup_s + PATIENCE * seconds + GRACE_S)

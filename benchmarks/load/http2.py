@@ -253,8 +253,9 @@ class Connection:
 class Loop:
     """Connections that are read as answers come. `at` runs something later; all of it in one thread."""
 
-    def __init__(self, address: str, connections: int = 1) -> None:
-        self.connections = [Connection(address) for _ in range(connections)]
+    def __init__(self, *addresses: str, connections: int = 1) -> None:
+        """So many connections in all, over the addresses in turn."""
+        self.connections = [Connection(addresses[index % len(addresses)]) for index in range(connections)]
         self._selector = selectors.DefaultSelector()
         self._writing: set[Connection] = set()
         self._later: deque[tuple[float, Callable[[], None]]] = deque()

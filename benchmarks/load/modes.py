@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.load import wire
@@ -60,14 +60,16 @@ class Lanes:
         self.busy -= 1
 
 
-def run(loop: Loop, meter: Meter, shape: Shape, crew: Crew, *, limit_s: float) -> None:
-    """Starts all lanes and goes on until none is busy. Raises Refused."""
+def run(loop: Loop, meter: Meter, shape: Shape, crews: Sequence[Crew], *, limit_s: float) -> None:
+    """Starts all lanes and goes on until none is busy; a connection's lanes step the crew of its server. Raises Refused."""
     lanes = Lanes(loop, meter, shape)
     lane = {"unary": _unary, "batch": _batch, "stream": _stream, "multiplexed": _stream}[shape.mode]
     shared: Shared = {}
+    places = [iter(crew.slots) for crew in crews]
     for index in range(shape.lanes):
         connection = loop.connections[index % len(loop.connections)]
-        slots = crew.slots[index * shape.batch : (index + 1) * shape.batch]
+        free = places[index % len(loop.connections) % len(crews)]
+        slots = [next(free) for _ in range(shape.batch)]
         lanes.busy += 1
         send = lane(lanes, connection, slots, shared)
         if shape.pause_s:

@@ -48,10 +48,11 @@ def server(
     listen: str = "--listen=127.0.0.1:{port}",
     env: dict[str, str] | None = None,
     core: int | None = None,
+    pause_s: float = 0.05,
 ) -> Iterator[Server]:
     """Runs a command that listens on the port put into `listen`; ready once `ready(address)` no longer raises.
 
-    Raises CannotStart.
+    It is asked every `pause_s`. Raises CannotStart.
     """
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -67,7 +68,7 @@ def server(
         )
         pin(core, [process.pid])  # before it has imported anything, so that all its threads follow
         try:
-            _await(process, lambda: ready(address))
+            _await(process, lambda: ready(address), pause_s)
             yield Server(process.pid, address)
         except CannotStart as error:
             said = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")[-1500:]
@@ -86,7 +87,7 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
 
-def _await(process: subprocess.Popen[bytes], ready: Callable[[], object]) -> None:
+def _await(process: subprocess.Popen[bytes], ready: Callable[[], object], pause_s: float) -> None:
     end = time.monotonic() + _START_S
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -94,7 +95,7 @@ def _await(process: subprocess.Popen[bytes], ready: Callable[[], object]) -> Non
         try:
             ready()
         except (OSError, RuntimeError):
-            time.sleep(0.05)
+            time.sleep(pause_s)
         else:
             return
     raise CannotStart(f"a server did not answer within {_START_S:g} s")

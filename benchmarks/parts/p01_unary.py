@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from benchmarks.bench import Bench, Findings, Row
-from benchmarks.load.episodes import Crew
-from benchmarks.load.http2 import call
+from benchmarks.bench import Bench, Findings, Row, halfway_answer
 from benchmarks.load.modes import Shape
-from benchmarks.load.wire import STEP
-from benchmarks.measuring.processes import Server
 from benchmarks.measuring.rounds import Series, interleave, ratio
+from benchmarks.parts.p00_floor import LISTENER
 
 ID = "P1"
 TITLE = "unary StepEpisode, review and trial, SQLite, 64 in flight, beside an empty grpc.aio handler"
 LEAST_RATIO = 0.70
 MOST_P99 = 1.4
-LISTENER = "-event_engine_listener"
-"""A setting of gRPC's C core that makes asyncio servers of recent versions faster; the empty handler gets it, too."""
+
 SHAPE = Shape("unary", lanes=64)
 
 
@@ -28,7 +24,9 @@ def measure(bench: Bench) -> Findings:
     groups: list[tuple[str, Series, list[Series]]] = []
     for kind in ("review", "trial"):
         answer = halfway_answer(workflow, kind)
-        ours = bench.steps(f"{kind}: ours", remote, workflow, kind, SHAPE, grader=grader if kind == "review" else None)
+        ours = bench.steps(
+            f"{kind}: ours", remote, workflow, kind, SHAPE, others={"grader": grader.pid} if kind == "review" else None
+        )
         empty = []
         for name, setting in (("empty", ""), (f"empty, {LISTENER}", LISTENER)):
             beside = bench.empty(answer, experiments=setting)
@@ -47,13 +45,3 @@ def measure(bench: Bench) -> Findings:
             Row.most(ID, f"{kind} p99 / empty handler's", tail, MOST_P99, note=tails, noisy=noisy),
         ]
     return found
-
-
-def halfway_answer(workflow: Server, kind: str) -> bytes:
-    """The answer to a step in the middle of an episode, for an empty handler to give."""
-    crew = Crew(kind, workflow.address)
-    crew.man(1)
-    answer = b""
-    for _ in range(crew.longest // 2):
-        answer = call(workflow.address, STEP, crew.slots[0].request())
-    return answer
