@@ -32,8 +32,9 @@ CANARIES = """
 ## Does cheating pay?
 
 The mean return of each policy, and how much less it is than the expert's, with the standard error of the difference on the same
-seeds. The sheets of keyword_stuffing, flag_everything and echo_the_site are those of an expert in all else. `trialgym canaries --loops`
-plays every loop of one and of two actions besides; a test holds that none has a positive mean reward beyond its first pass.
+seeds. The sheets of keyword_stuffing, flag_everything and echo_the_site are those of an expert in all else. `trialgym canaries
+--loops` plays every loop of one and of two actions besides; a test holds that none has a positive mean reward beyond its
+first pass.
 """
 
 
