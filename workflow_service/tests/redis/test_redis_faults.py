@@ -339,3 +339,37 @@ async def test_steps_are_executed_once_while_answers_are_lost(redis_server: Serv
     assert line.lost > 20
     assert repeated > 20
     print(f"{line.lost} answers lost, {repeated} steps repeated, 300 steps executed once")
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+async def test_replicas_step_the_same_episodes_once(redis_server: Server, buckets: int) -> None:
+    """Clients send every step to two replicas at once: one executes it, both answer the same, and a third one goes on."""
+    place = RedisPlace(redis_server.address, buckets=buckets)
+    async with opened(place) as one, opened(place) as two, opened(place) as three:
+        replicas = [engine_over(store, clock=Clock()) for store in (one, two)]
+        ids = [f"e{k}" for k in range(6)]
+        for episode_id in ids:
+            await replicas[0].create([start_of(episode_id, review=replace(TASK, max_steps=100))])
+        replayed = 0
+
+        async def play(episode_id: str) -> None:
+            nonlocal replayed
+            for k in range(20):
+                command = step(episode_id, f"text {k}", request_id=f"r{k}", malformed=True)
+                answers = [answer for (answer,) in await asyncio.gather(*(replica.step([command]) for replica in replicas))]
+                first, second = answers
+                assert not isinstance(first, Exception), first
+                assert not isinstance(second, Exception), second
+                assert first.answer == second.answer
+                assert (first.step, second.step) == (k + 1, k + 1)
+                assert first.replayed + second.replayed == 1
+                replayed += 1
+
+        await asyncio.wait_for(asyncio.gather(*map(play, ids)), 60)
+        cold = engine_over(three, clock=Clock())
+        for episode_id in ids:
+            assert await log_of(two, episode_id) == [(k + 1, f"r{k}") for k in range(20)]
+            (answer,) = await cold.step([step(episode_id, "text 20", request_id="r20", malformed=True)])
+            assert not isinstance(answer, Exception), answer
+            assert answer.step == 21
+        assert replayed == 120

@@ -49,8 +49,8 @@ def test_one_server_agrees_with_the_model(redis_server: Server) -> None:
 
 
 def test_a_cluster_agrees_with_the_model(redis_cluster: Cluster) -> None:
-    """The same over three nodes."""
-    run_state_machine_as_test(store_machine(places(redis_cluster.address)), settings=MACHINE)
+    """The same over three nodes, in fewer runs, for each of its many reads asks them all."""
+    run_state_machine_as_test(store_machine(places(redis_cluster.address)), settings=settings(MACHINE, max_examples=5))
 
 
 @pytest.mark.slow
@@ -59,6 +59,13 @@ def test_redis_agrees_with_the_model_for_long(redis_server: Server, buckets: int
     """The same as the short run, over many more and longer runs."""
     machine = store_machine(places(redis_server.address, buckets=buckets))
     run_state_machine_as_test(machine, settings=settings(MACHINE, max_examples=200, stateful_step_count=60))
+
+
+@pytest.mark.slow
+def test_a_cluster_agrees_with_the_model_for_long(redis_cluster: Cluster) -> None:
+    """The same over three nodes."""
+    machine = store_machine(places(redis_cluster.address))
+    run_state_machine_as_test(machine, settings=settings(MACHINE, max_examples=60, stateful_step_count=40))
 
 
 def test_pages_of_one_server_make_the_whole_list(redis_server: Server) -> None:
