@@ -51,10 +51,10 @@ format: $(STAMP)  ## Formats the Python code.
 bench: $(STAMP)  ## Measures the services beside what they are compared with.
 	@$(BIN)/python -m benchmarks
 
-tables: $(STAMP)  ## Makes docs/trials.md anew: how often the trials are won, what cheats earn (about 15 minutes).
+tables: $(STAMP)  ## Makes docs/trials.md anew: how often the trials are won, what cheats earn (about 10 minutes).
 	@mkdir -p build
 	@$(BIN)/trialgym solvability --json > build/solvability.jsonl
-	@$(BIN)/trialgym canaries --json --episodes 100 > build/canaries.jsonl
+	@$(BIN)/trialgym canaries --json > build/canaries.jsonl
 	@$(BIN)/python docs/make_trials.py build/solvability.jsonl build/canaries.jsonl > docs/trials.md
 
 clean:  ## Removes what the other targets made.

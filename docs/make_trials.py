@@ -1,7 +1,7 @@
 """Writes docs/trials.md from the JSON lines of two commands, as `make tables` does.
 
 trialgym solvability --json > solvability.jsonl
-trialgym canaries --json --episodes 100 > canaries.jsonl
+trialgym canaries --json > canaries.jsonl
 python docs/make_trials.py solvability.jsonl canaries.jsonl > docs/trials.md
 """
 

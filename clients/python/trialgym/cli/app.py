@@ -158,7 +158,7 @@ Tiers = Annotated[list[str] | None, typer.Option("--tier", metavar="TIER", help=
 def canaries(
     scenario: Scenarios = None,
     tier: Tiers = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy, on the same seeds.")] = 20,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy, on the same seeds.")] = 40,
     loops: Annotated[bool, typer.Option(help="Also every loop of one and of two actions: some hundred policies more.")] = False,
     as_json: Json = False,
     target: GraderTarget = None,
