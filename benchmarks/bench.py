@@ -18,7 +18,7 @@ from benchmarks.load.http2 import call
 from benchmarks.load.modes import Shape
 from benchmarks.load.remote import Remote, driver
 from benchmarks.measuring.processes import ROOT, Server, environment, python, server
-from benchmarks.measuring.rounds import Ratio, Series
+from benchmarks.measuring.rounds import Patience, Ratio, Series
 from trialgym.v1 import observation_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 
@@ -75,7 +75,7 @@ class Bench:
     rounds: int
     seconds: float
     warmup_s: float
-    tries: int
+    patience: Patience
     pinned: bool
     quick: bool
     say: Callable[[str], None]

@@ -66,11 +66,16 @@ class Driver:
                 each.stock(max(int(steps / each.shortest) + len(each.slots), int(live * share)))
             gc.collect()
             meter = Meter(warmup_s=warmup_s, seconds=seconds, processes=processes, least=3 * formed.lanes)
-            with Loop(*addresses, connections=formed.connections) as loop:
-                modes.run(loop, meter, formed, play, limit_s=warmup_s + PATIENCE * seconds + GRACE_S + formed.pause_s)
+            try:
+                with Loop(*addresses, connections=formed.connections) as loop:
+                    modes.run(loop, meter, formed, play, limit_s=warmup_s + PATIENCE * seconds + GRACE_S + formed.pause_s)
+            except Exception:
+                for each in play:
+                    each.abandon()
+                raise
             if meter.ran_out:
                 for each in play:
-                    each.slots.clear()
+                    each.abandon()
                 expected *= 2.5
                 if meter.elapsed < ENOUGH * seconds:
                     continue
@@ -78,10 +83,9 @@ class Driver:
             self._rates[known] = result["rate"]
             return result | {"bytes_in": sum(each.received_bytes for each in loop.connections)}
 
-    def fill(self, *, crew: str, kind: str, address: str, episodes: int) -> dict[str, Any]:
-        """Has so many episodes waiting."""
-        self._crew(f"{crew}@{address}", kind, address, invented=False, in_turn=False).stock(episodes)
-        return {}
+    def fill(self, *, crew: str, kind: str, address: str, episodes: int, stepped: bool, limit_s: float) -> dict[str, Any]:
+        """Has so many episodes waiting, or as many as can be made in `limit_s`; `stepped`: each has taken a step."""
+        return self._crew(f"{crew}@{address}", kind, address, invented=False, in_turn=False).fill(episodes, stepped, limit_s)
 
     def _crew(self, name: str, kind: str, address: str, *, invented: bool, in_turn: bool) -> Crew:
         if name not in self._crews:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -208,6 +209,34 @@ class Crew:
             names = [member.name for member in group.episodes]
         # A number for each step of an episode: its sheets differ, too.
         return [Play(wire.step_name(name), script, first + index * len(script.steps)) for index, name in enumerate(names)]
+
+    def fill(self, episodes: int, stepped: bool, limit_s: float) -> dict[str, float]:
+        """As `stock`, but no longer than `limit_s`; `stepped`: each new episode has taken its first step."""
+        began, before, fresh, stepping_s = time.perf_counter(), len(self.waiting), 0, 0.0
+        while len(self.waiting) < episodes and time.perf_counter() - began < limit_s:
+            self.stock(min(episodes, len(self.waiting) + 16 * GROUP))
+            fresh = len(self.waiting) - before
+            if stepped:
+                at = time.perf_counter()
+                self._step_first([self.waiting[index] for index in range(len(self.waiting) - 16 * GROUP, len(self.waiting))])
+                stepping_s += time.perf_counter() - at
+        return {"made": fresh, "creating_s": time.perf_counter() - began - stepping_s}
+
+    def _step_first(self, plays: list[Play]) -> None:
+        fresh = [play for play in plays if not play.position]
+        with Loop(self._address) as loop:
+            for start in range(0, len(fresh), 2 * BATCH):
+                chunk = fresh[start : start + 2 * BATCH]
+                bodies = [play.name + play.script.steps[0].rest for play in chunk]
+                wire.check_batch(ask(loop, wire.BATCH, wire.batched(bodies)), len(chunk))
+                for play in chunk:
+                    play.position = 1
+
+    def abandon(self) -> None:
+        """Leaves the episodes in slots, for nobody knows how far they got."""
+        self.slots.clear()
+        if self.in_turn:
+            self.waiting.clear()
 
     def man(self, slots: int) -> None:
         """Has exactly so many slots; where steps differ, the new ones stand at different steps, as those of a long run do."""

@@ -10,7 +10,6 @@ from typing import Any
 
 QUIET_CORES = 0.15
 """A run in which others used more than this is repeated."""
-TRIES = 3
 PAUSE_S = 1.0
 FULL = 0.85
 """A process that uses more than this share of a core is taken for the limit."""
@@ -80,24 +79,36 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / middle if middle else 0.0
 
 
-def interleave(series: Sequence[Series], rounds: int, *, tries: int = TRIES) -> None:
+@dataclass
+class Patience:
+    """How often a disturbed run may be done, and how many seconds all repetitions of a suite may take together."""
+
+    tries: int
+    seconds: float
+
+    def quietest(self, run: Callable[[], Result]) -> Result:
+        """The result of the quietest of some runs; one run, where it is quiet enough or patience has run out."""
+        best = run()
+        for _ in range(self.tries - 1):
+            if best["foreign"] <= QUIET_CORES or self.seconds <= 0:
+                break
+            began = time.perf_counter()
+            time.sleep(PAUSE_S)
+            again = run()
+            if again["foreign"] < best["foreign"]:
+                best = again
+            self.seconds -= time.perf_counter() - began
+        return best
+
+
+ONCE = Patience(1, 0.0)
+
+
+def interleave(series: Sequence[Series], rounds: int, patience: Patience = ONCE) -> None:
     """Runs every series once a round. A run that others disturbed is repeated, and the quietest is kept."""
     for _ in range(rounds):
         for each in series:
-            each.results.append(quietest(each.run, tries))
-
-
-def quietest(run: Callable[[], Result], tries: int = TRIES) -> Result:
-    """The result of the quietest of some runs; one run, where it is quiet enough."""
-    best: Result | None = None
-    for left in reversed(range(max(1, tries))):
-        result = run()
-        if best is None or result["foreign"] < best["foreign"]:
-            best = result
-        if best["foreign"] <= QUIET_CORES or not left:
-            return best
-        time.sleep(PAUSE_S)
-    raise AssertionError("a run is always kept")
+            each.results.append(patience.quietest(each.run))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def measure(bench: Bench) -> Findings:
         )
         pairs.append((name, plain, tuned))
         found.series += [plain, tuned]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     for name, plain, tuned in pairs:
         note = f"{plain.rate:,.0f} and {tuned.rate:,.0f}/s; server CPU {plain.cpu_us:.1f} and {tuned.cpu_us:.1f} µs"
         times = ratio(tuned, plain)

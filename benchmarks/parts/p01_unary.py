@@ -33,7 +33,7 @@ def measure(bench: Bench) -> Findings:
             empty.append(bench.steps(f"{kind}: {name}", remote, beside, kind, SHAPE, invented=True))
         groups.append((kind, ours, empty))
         found.series += [*empty, ours]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     for kind, ours, empty in groups:
         best = max(empty, key=lambda each: each.rate)
         both = "; ".join(f"{ratio(ours, each).value:.2f} x {each.name.partition(': ')[2]} {each.rate:,.0f}/s" for each in empty)

@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Findings:
         )
         pairs.append((kind, alone, both))
         found.series += [alone, both]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     for kind, alone, both in pairs:
         note = f"{both.rate:,.0f} and {alone.rate:,.0f}/s; server CPU {both.cpu_us:.0f} and {alone.cpu_us:.0f} µs"
         noisy = alone.noisy or both.noisy

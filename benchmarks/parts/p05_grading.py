@@ -39,7 +39,7 @@ def measure(bench: Bench) -> Findings:
 
     pairs = [(rubric, series(rubric, 1, 64), series(rubric, BATCH, 3)) for rubric in RUBRICS]
     found.series = [each for _, single, batch in pairs for each in (single, batch)]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     for rubric, single, batch in pairs:
         noisy = single.noisy or batch.noisy
         note = f"{batch.rate:,.0f} and {single.rate:,.0f}/s; server CPU {batch.cpu_us:.1f} and {single.cpu_us:.1f} µs"

@@ -60,7 +60,7 @@ def measure(bench: Bench) -> Findings:
 
     itself = Series(f"Redis itself, fenced appends of {RECORD_BYTES} B, pipelined by {PIPELINE}", floor, ("redis",))
     found.series = [alone, both, itself]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     found.rows.append(_row(alone, both, itself, len(replicas)))
     return found
 

@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Findings:
         )
         rows.append((name, most, watched, unwatched))
         found.series += [unwatched, watched]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     unmeasured = [word for word in EXTRA if offers("workflow_service", word)]
     rest = f"; not switched on: {', '.join(unmeasured)}" if unmeasured else "; metrics and auth have no settings yet"
     for name, most, watched, unwatched in rows:

@@ -53,7 +53,7 @@ def beside_openenv(bench: Bench, part: str, targets: Sequence[Target], shapes: d
             server = peer.serve(kind)
             theirs[kind] = [peer.series(f"{kind}: OpenEnv, {c} client", server, kind, c, sessions=SESSIONS) for c in CLIENTS]
         found.series += [*theirs[kind], *ours[kind]]
-    interleave(found.series, bench.rounds, tries=bench.tries)
+    interleave(found.series, bench.rounds, bench.patience)
     for target in targets:
         for place, series in enumerate(ours[target.kind]):
             found.rows.append(_row(part, target, series, theirs[target.kind], missing, judged=place == 0))
