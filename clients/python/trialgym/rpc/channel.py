@@ -67,6 +67,7 @@ def service_config(
     """The service config of a channel: round robin over a name's addresses, and retries for the methods that may be repeated.
 
     Only UNAVAILABLE is retried, which says that nothing was committed or that the answer was lost; a request_id makes both safe.
+    Streams are left to their clients, who resume them: gRPC's core (1.85) can lose a message that it sends again on a stream.
     """
     retry = {
         "maxAttempts": attempts,
@@ -80,7 +81,7 @@ def service_config(
         for method in service.methods:
             entry: dict[str, Any] = {"name": [{"service": service.full_name, "method": method.name}]}
             entry["waitForReady"] = wait_for_ready
-            if is_retryable(method):
+            if is_retryable(method) and not (method.client_streaming or method.server_streaming):
                 entry["retryPolicy"] = retry
             methods.append(entry)
     return json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": methods})
