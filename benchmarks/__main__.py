@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -16,6 +17,8 @@ from benchmarks.bench import Bench, Findings, Row
 from benchmarks.measuring.rounds import Patience
 from benchmarks.parts import PARTS
 
+FAILED = 1
+"""The exit status where a part gave no figures; a target that is missed is a finding, not a failure."""
 RETRY_S = 240.0
 """What repeating disturbed runs may take in all, so that the suite stays below its twenty minutes on a busy machine, too."""
 
@@ -57,11 +60,15 @@ def main(
     )
     began = time.monotonic()
     found: dict[str, Findings] = {}
+    path = report.new_file()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers end with the suite
     for part in (part for part in PARTS if part in wanted):
         found[part] = _measured(part, bench, console)
+        report.write(path, found, {**options, "tries": tries, "took_s": round(time.monotonic() - began)})
     report.print_verdicts(console, [row for findings in found.values() for row in findings.rows])
-    path = report.write(found, {**options, "tries": tries, "took_s": round(time.monotonic() - began)})
     console.print(f"{time.monotonic() - began:.0f} s; everything is in {path.parent.parent.name}/{path.parent.name}/{path.name}")
+    if any(findings.failed for findings in found.values()):
+        sys.exit(FAILED)
 
 
 def _measured(part: str, bench: Bench, console: Console) -> Findings:
@@ -75,7 +82,7 @@ def _measured(part: str, bench: Bench, console: Console) -> Findings:
     except (RuntimeError, OSError) as error:
         said = f"{type(error).__name__}: {error}"
         console.print(f"  failed: {said}", style="red", highlight=False, markup=False)
-        findings = Findings(rows=[Row(part, module.TITLE, "failed", met=False, note=said[:300])])
+        findings = Findings(rows=[Row(part, module.TITLE, "failed", met=False, note=said[:300])], failed=True)
     report.print_runs(console, f"{part}, {time.monotonic() - began:.0f} s", findings.series)
     return findings
 

@@ -66,6 +66,7 @@ class Findings:
     rows: list[Row] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    failed: bool = False
 
 
 @dataclass

@@ -59,10 +59,14 @@ def print_verdicts(console: Console, rows: Sequence[Row]) -> None:
     console.print(table)
 
 
-def write(found: dict[str, Findings], options: dict[str, Any]) -> pathlib.Path:
-    """Writes everything as JSON beside this package."""
+def new_file() -> pathlib.Path:
+    """Where the figures of a suite go, beside this package."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    return RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
+
+
+def write(path: pathlib.Path, found: dict[str, Findings], options: dict[str, Any]) -> None:
+    """Writes everything as JSON."""
     document = {
         "versions": {"python": platform.python_version(), "grpcio": grpc.__version__, "protobuf": protobuf_version},
         "cores": os.cpu_count(),
@@ -77,4 +81,3 @@ def write(found: dict[str, Findings], options: dict[str, Any]) -> pathlib.Path:
         },
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
-    return path

@@ -18,6 +18,7 @@ from benchmarks.parts import (
     p09_fork,
     p10_start,
     p11_logging,
+    sdk,
 )
 
 PARTS: dict[str, Any] = {
@@ -36,5 +37,6 @@ PARTS: dict[str, Any] = {
         p09_fork,
         p10_start,
         p11_logging,
+        sdk,
     )
 }
