@@ -58,14 +58,14 @@ def test_a_cluster_agrees_with_the_model(redis_cluster: Cluster) -> None:
 def test_redis_agrees_with_the_model_for_long(redis_server: Server, buckets: int) -> None:
     """The same as the short run, over many more and longer runs."""
     machine = store_machine(places(redis_server.address, buckets=buckets))
-    run_state_machine_as_test(machine, settings=settings(MACHINE, max_examples=200, stateful_step_count=60))
+    run_state_machine_as_test(machine, settings=settings(MACHINE, max_examples=60, stateful_step_count=50))
 
 
 @pytest.mark.slow
 def test_a_cluster_agrees_with_the_model_for_long(redis_cluster: Cluster) -> None:
     """The same over three nodes."""
     machine = store_machine(places(redis_cluster.address))
-    run_state_machine_as_test(machine, settings=settings(MACHINE, max_examples=60, stateful_step_count=40))
+    run_state_machine_as_test(machine, settings=settings(MACHINE, max_examples=25, stateful_step_count=40))
 
 
 def test_pages_of_one_server_make_the_whole_list(redis_server: Server) -> None:
