@@ -303,6 +303,8 @@ class Stepper:
             _log.warning("an outcome was not recorded", curriculum=start.curriculum_id, cause=str(error))
 
     async def _reload(self, plan: _Plan, results: dict[int, StepAnswer | TrialgymError]) -> None:
+        # Read anew from the log, not caught up: a store that lost its last commits stands behind what is remembered here.
+        self._live.forget(plan.live.episode_id)
         try:
             with store_errors():
                 await self._live.fresh(plan.live.episode_id)
