@@ -16,6 +16,7 @@ from grader_service.domain.errors import UnknownRubric, UnknownTask
 from grader_service.tasks.registry import GradedTask, TaskSource
 from trialgym.rpc import names, paging
 from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, TrialgymError, failure
+from trialgym.rpc.incidents import fault
 from trialgym.rpc.submissions import check_enum, check_submission
 from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc, score_pb2, task_pb2
 
@@ -25,7 +26,7 @@ DEFAULT_PAGE, MAX_PAGE = 50, 100
 SLICE_SECONDS = 0.002
 """A batch lets other calls run at least this often."""
 
-HEAVY_BYTES = 32 * 1024
+HEAVY_BYTES = 8 * 1024
 """Larger submissions are graded in a thread."""
 
 THREADS = 2
@@ -73,8 +74,8 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
     async def Grade(self, request: grader_service_pb2.GradeRequest, context: Any) -> grader_service_pb2.GradeResponse:
         """One submission's score. Raises InvalidField and NotFound."""
         response = grader_service_pb2.GradeResponse()
-        job = self._job(request, "")
-        job.answer(response, await self._run(job))
+        job, scores = await self._graded(request, "")
+        job.answer(response, scores)
         return response
 
     async def BatchGrade(
@@ -91,10 +92,10 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
         for index, item in enumerate(request.requests):
             result = response.results.add()
             try:
-                job = self._job(item, f"requests[{index}].")
-                job.answer(result.response, await self._run(job))
-            except TrialgymError as error:
-                result.failure.CopyFrom(failure(error))
+                job, scores = await self._graded(item, f"requests[{index}].")
+                job.answer(result.response, scores)
+            except Exception as error:  # a fault in one item must not take the answers of the others away
+                result.failure.CopyFrom(failure(error if isinstance(error, TrialgymError) else fault(error)))
             if time.monotonic() - yielded > SLICE_SECONDS:
                 await asyncio.sleep(0)  # also where a cancelled call stops
                 yielded = time.monotonic()
@@ -121,7 +122,12 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
         others = tuple(other for other in graded.rubrics if other != rubric) if full else ()
         return convert.Job(graded, request.submission, (rubric, *others), full)
 
-    async def _run(self, job: convert.Job) -> convert.Scores:
-        if job.submission.ByteSize() <= HEAVY_BYTES:
-            return job.run()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+    async def _graded(self, request: grader_service_pb2.GradeRequest, where: str) -> tuple[convert.Job, convert.Scores]:
+        """The checked request and its scores. A large sheet takes milliseconds to check, too, so all of it goes to a thread."""
+        if request.ByteSize() <= HEAVY_BYTES:
+            return self._judged(request, where)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._judged, request, where)
+
+    def _judged(self, request: grader_service_pb2.GradeRequest, where: str) -> tuple[convert.Job, convert.Scores]:
+        job = self._job(request, where)
+        return job, job.run()

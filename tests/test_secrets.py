@@ -134,6 +134,31 @@ async def test_a_fault_of_one_item_is_not_that_of_the_others(server_log: ServerL
         assert server_log.of("internal fault", incident=results[1].failure.metadata["incident"])
 
 
+async def test_a_fault_of_one_grade_is_not_that_of_the_others(server_log: ServerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for the grader's batches."""
+    server_log.faults_expected = True
+    from grader_service import convert
+    from trialgym.v1 import grader_service_pb2
+
+    real = convert.submission
+
+    def faulty(sheet: Any) -> Any:
+        if sheet.rationale == "bad":
+            raise RuntimeError(SECRET)
+        return real(sheet)
+
+    monkeypatch.setattr(convert, "submission", faulty)
+    async with pair() as both:
+        items = [
+            grader_service_pb2.GradeRequest(task="tasks/ae_classification", submission={"rationale": text})
+            for text in ("good", "bad", "good")
+        ]
+        results = (await both.grader.stub.BatchGrade(grader_service_pb2.BatchGradeRequest(requests=items))).results
+        assert [result.WhichOneof("result") for result in results] == ["response", "failure", "response"]
+        assert "hunter2" not in str(results[1])
+        assert server_log.of("internal fault", incident=results[1].failure.metadata["incident"])
+
+
 async def test_a_reader_of_the_log_who_leaves_fails_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where standard error can no longer be written, calls are served all the same."""
     import io

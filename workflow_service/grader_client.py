@@ -90,8 +90,12 @@ class GrpcGrader:
         """See GraderPort."""
         if len(calls) == 1:
             return [await self._grade_one(calls[0])]
-        chunks = await asyncio.gather(*map(self._grade_many, _chunks(calls)))
-        return [grade for chunk in chunks for grade in chunk]
+        async with asyncio.TaskGroup() as group:
+            parts = []
+            for chunk in _chunks(calls):
+                parts.append(group.create_task(self._grade_many(chunk)))
+                await asyncio.sleep(0)  # writing a large part takes a while; between two of them the others have their turn
+        return [grade for part in parts for grade in part.result()]
 
     async def _grade_one(self, call: GradeCall) -> Grade | TrialgymError:
         try:

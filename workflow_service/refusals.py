@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
-
 import structlog
 
 from trialgym.rpc import names
 from trialgym.rpc.errors import (
     EpisodeExpired,
     EpisodeFinished,
-    InternalError,
     NotFound,
     StepMismatch,
     StoreUnavailable,
@@ -63,13 +60,6 @@ def refusal(episode_id: str, head: Head, expected_step: int | None, now_ms: int)
             metadata={"current_step": str(head.step)},
         )
     return None
-
-
-def fault(error: Exception) -> InternalError:
-    """The error for a fault of ours; its cause goes to the log, under the incident that the caller is told."""
-    incident = secrets.token_hex(6)
-    _log.error("internal fault", incident=incident, exc_info=error)
-    return InternalError(incident)
 
 
 class store_errors:  # noqa: N801 - reads as a statement

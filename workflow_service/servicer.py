@@ -21,6 +21,7 @@ from trialgym.rpc.errors import (
     Unavailable,
     failure,
 )
+from trialgym.rpc.incidents import fault
 from trialgym.rpc.turns import Turns
 from trialgym.v1 import (
     curriculum_pb2,
@@ -36,7 +37,6 @@ from workflow_service.curricula import Curricula
 from workflow_service.engine import Engine, id_for
 from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
-from workflow_service.refusals import fault
 from workflow_service.starts import TRIAL_TASKS, Starter
 from workflow_service.stepping import StepAnswer, StepCommand
 from workflow_service.streaming import answer_stream

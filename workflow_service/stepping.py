@@ -18,6 +18,7 @@ import structlog
 
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import Capacity, InvalidField, RequestIdReused, TrialgymError
+from trialgym.rpc.incidents import fault
 from trialgym.rpc.turns import Turns
 from workflow_service.curricula import Curricula
 from workflow_service.domain.environment import Applied, Grade, GradeCall
@@ -29,7 +30,7 @@ from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
 from workflow_service.quota import Places
-from workflow_service.refusals import fault, refusal, store_errors, unknown
+from workflow_service.refusals import refusal, store_errors, unknown
 from workflow_service.storage.base import Append, EpisodeStore
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from trialgym.rpc.channel import DEFAULT_DEADLINE_S
 from trialgym.rpc.context import Call, current_call, serving
 from trialgym.rpc.errors import CancelledElsewhere, DeadlineExceeded, InvalidField, TrialgymError, failure
+from trialgym.rpc.incidents import fault
 from trialgym.v1 import workflow_service_pb2 as pb
-from workflow_service.refusals import fault
 
 Step = Callable[[pb.StepEpisodeRequest], Awaitable[pb.StepEpisodeResponse]]
 

@@ -21,6 +21,7 @@ from trialgym.rpc import errors
 from trialgym.rpc.admission import Admission, Budget
 from trialgym.rpc.channel import DEFAULT_DEADLINE_S, MAX_DEADLINE_S, SERVER_RECEIVE_BYTES
 from trialgym.rpc.context import Call, serving
+from trialgym.rpc.incidents import fault
 
 # Quoted: generic in the published types only.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -215,9 +216,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 # The call itself lives on, so silence would hang its client until the deadline.
                 return errors.CancelledElsewhere("work shared with another call was cancelled; send the call again")
             case _:
-                incident = secrets.token_hex(6)
-                _log.error("internal fault", incident=incident, exc_info=raised)
-                return errors.InternalError(incident)
+                return fault(raised)
 
     def _note(self, name: str, started: float, error: errors.TrialgymError | None) -> None:
         taken_ms = round((time.monotonic() - started) * 1000, 2)
