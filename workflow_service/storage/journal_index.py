@@ -7,8 +7,10 @@ interpreter up once for a hundred rows rather than once for each. Everything it 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -22,7 +24,7 @@ APPLICATION_ID = 0x74676D32  # "tgm2": the keyed store's files are "tgm1", and n
 _BUSY_S = 4.0
 """How long a statement waits for another program's lock, such as a backup's."""
 
-_CHECK_BYTES = 32 << 20
+_CHECK_BYTES = 16 << 20
 """An index up to this size is read through before it is used, in some 50 ms. In a larger one each row's own checksum has to do."""
 
 _ROWS = 100
@@ -60,23 +62,11 @@ CREATE TABLE labels (
     PRIMARY KEY (key, value, create_ms DESC, id)
 ) WITHOUT ROWID;
 CREATE TABLE documents (key TEXT PRIMARY KEY, text TEXT NOT NULL, revision INTEGER NOT NULL);
-CREATE TABLE journal (
-    store BLOB NOT NULL,
-    replay_segment INTEGER NOT NULL,
-    replay_offset INTEGER NOT NULL,
-    reached_segment INTEGER NOT NULL,
-    reached_offset INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    active INTEGER NOT NULL,
-    steps INTEGER NOT NULL,
-    written INTEGER NOT NULL,
-    purged INTEGER NOT NULL,
-    number INTEGER NOT NULL
-);
+CREATE TABLE journal (key TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
-# `tip` is an episode's head as of the last flush. The columns beside it are what lists and sweeps are entered through; `due` may be
-# too early for an active episode, whose lease its steps move on, and is put right when a sweep comes upon it. `home` is NULL for a
-# deleted episode, whose log nobody may read, so that the journal's segments need not be kept for it.
+# `journal` has what Journal says. `tip` is an episode's head as of the last flush. Lists and sweeps are entered through the columns
+# beside it. `due` may be too early for an active episode, whose lease its steps move on, and is put right when a sweep comes upon
+# it. `home` is NULL for a deleted episode, whose log nobody may read, so that the journal's segments need not be kept for it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +122,15 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def check(path: Path) -> bool:
-    """Whether there is an index. Raises StoreRefused or sqlite3.Error where the file may not be written to. Reads only."""
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """A connection that changes nothing; None where there is no index yet.
+
+    Raises StoreRefused or sqlite3.Error where the file is not an index that may be written to.
+    """
     if not path.exists() or not path.stat().st_size:
-        return False
+        yield None
+        return
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=_BUSY_S)
     try:
         connection.execute("BEGIN")
@@ -143,7 +138,8 @@ def check(path: Path) -> bool:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if not tables and (application, version) == (0, 0):
-            return False  # a store whose making was cut short, or an empty database
+            yield None  # a store whose making was cut short, or an empty database
+            return
         if application != APPLICATION_ID:
             raise StoreRefused(f"{path} is a database of another program or engine; it was left as it is. Name another file")
         if version != VERSION:
@@ -152,17 +148,12 @@ def check(path: Path) -> bool:
                 "server, or name another file"
             )
         if path.stat().st_size <= _CHECK_BYTES:
-            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(f"it is damaged: {' '.join(found.split())[:200]}")
-        return True
+        yield connection
     finally:
         connection.close()
-
-
-def is_empty(connection: sqlite3.Connection) -> bool:
-    """Whether there is no schema yet."""
-    return not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
 
 def create(connection: sqlite3.Connection, store: bytes, first: tuple[int, int]) -> None:
@@ -175,7 +166,8 @@ def create(connection: sqlite3.Connection, store: bytes, first: tuple[int, int])
         for statement in _SCHEMA.split(";"):
             if statement.strip():
                 connection.execute(statement)
-        connection.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 1)", (store, *first, *first))
+        values = {"store": store, "replay": _packed(*first, *astuple(Counters())), "reached": _packed(*first)}
+        connection.executemany("INSERT INTO journal VALUES (?, ?)", values.items())
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
@@ -184,9 +176,13 @@ def create(connection: sqlite3.Connection, store: bytes, first: tuple[int, int])
 
 
 def read_journal(connection: sqlite3.Connection) -> Journal:
-    """What the index says of the journal."""
-    store, replay, at, reached, reached_at, *counters = connection.execute("SELECT * FROM journal").fetchone()
-    return Journal(store, (replay, at), (reached, reached_at), Counters(*counters))
+    """What the index says of the journal. Raises Damaged where it does not say it as it was written."""
+    values = dict(connection.execute("SELECT key, value FROM journal"))
+    if values.keys() != {"store", "replay", "reached"}:
+        raise Damaged("the index does not say where its journal is")
+    segment, offset, *counters = _unpacked(values["replay"])
+    reached, reached_offset = _unpacked(values["reached"])
+    return Journal(values["store"], (segment, offset), (reached, reached_offset), Counters(*counters))
 
 
 def write(connection: sqlite3.Connection, flush: Flush) -> None:
@@ -212,7 +208,7 @@ def write(connection: sqlite3.Connection, flush: Flush) -> None:
             ") AS v WHERE heads.number = v.column1",
         )
         connection.executemany("UPDATE heads SET home = ?, home_offset = ?, home_step = ? WHERE number = ?", flush.homes)
-        connection.execute("UPDATE journal SET reached_segment = ?, reached_offset = ?", flush.reached)
+        connection.execute("UPDATE journal SET value = ? WHERE key = 'reached'", (_packed(*flush.reached),))
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
@@ -221,15 +217,13 @@ def write(connection: sqlite3.Connection, flush: Flush) -> None:
 
 def advance(connection: sqlite3.Connection, replay: tuple[int, int], counters: Counters) -> None:
     """Notes that the index has all that happened before `replay`; returns when that, and so all written before, lasts."""
-    values = (*replay, counters.position, counters.active, counters.steps, counters.written, counters.purged, counters.number)
-    columns = "replay_segment, replay_offset, position, active, steps, written, purged, number"
-    sql = f"UPDATE journal SET ({columns}) = (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
-    _synced(connection, sql, values)
+    packed = _packed(*replay, *astuple(counters))
+    _synced(connection, "UPDATE journal SET value = ? WHERE key = 'replay'", (packed,))
 
 
 def make_last(connection: sqlite3.Connection) -> None:
     """Returns when all that was written lasts."""
-    _synced(connection, "UPDATE journal SET reached_segment = reached_segment", ())
+    _synced(connection, "UPDATE journal SET value = value WHERE key = 'replay'", ())
 
 
 def put_document(connection: sqlite3.Connection, key: str, text: str, revision: int) -> bool:
@@ -328,6 +322,17 @@ def roll_back(connection: sqlite3.Connection) -> None:
 def start_sum(text: str) -> int:
     """The checksum of a start."""
     return crc32(text.encode())
+
+
+def _packed(*values: int) -> bytes:
+    packed = struct.pack(f"<{len(values)}Q", *values)
+    return packed + struct.pack("<I", crc32(packed))
+
+
+def _unpacked(data: bytes) -> tuple[int, ...]:
+    if len(data) % 8 != 4 or crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
+        raise Damaged("what the index says of its journal does not match its checksum")
+    return struct.unpack(f"<{len(data) // 8}Q", data[:-4])
 
 
 def _row(row: tuple[Any, ...]) -> Row:

@@ -377,21 +377,17 @@ class Opened:
 
 def _connect(path: Path) -> tuple[int, list[sqlite3.Connection], Recovered]:
     """Locks and recovers the store; one connection for writing and two for reading."""
-    try:
-        journal_index.check(path)  # before anything is made beside a file that is not ours
-    except (sqlite3.Error, OSError) as error:
-        raise journal_recovery.refused(path, error) from error
+    journal_recovery.check(path)
     lock = journal_recovery.lock(path)
     connections: list[sqlite3.Connection] = []
     try:
-        connection, recovered = journal_recovery.recover(path)
-        connections.append(connection)
-        for _ in range(2):
+        recovered = journal_recovery.recover(path)
+        for _ in range(3):
             connections.append(journal_index.connect(path))
             journal_index.read_journal(connections[-1])
     except BaseException as error:
         _let_go(lock, connections)
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, sqlite3.Error | Damaged):
             raise journal_recovery.refused(path, error) from error
         raise
     return lock, connections, recovered

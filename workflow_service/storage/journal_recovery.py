@@ -104,21 +104,28 @@ def lock(path: Path) -> int:
     return file
 
 
-def recover(path: Path) -> tuple[sqlite3.Connection, Recovered]:
-    """Opens or makes the files of a store that this process has locked. Raises StoreRefused; nothing was changed then."""
+def check(path: Path) -> None:
+    """Raises StoreRefused where the file is not a store's. Makes nothing, not even a lock beside another program's file."""
     try:
-        connection = journal_index.connect(path)
-        try:
-            if journal_index.is_empty(connection):
-                _refuse_orphans(path, folder_of(path))
-                _create(path, connection)
-            journal = journal_index.read_journal(connection)
-            return connection, _read(path, connection, journal)
-        except BaseException:
-            connection.close()
-            raise
+        with journal_index.reading(path):
+            return
+    except (sqlite3.Error, OSError) as error:
+        raise refused(path, error) from error
+
+
+def recover(path: Path) -> Recovered:
+    """Reads or makes the files of a store that this process has locked. Raises StoreRefused; nothing was changed then."""
+    try:
+        with journal_index.reading(path) as connection:
+            recovered = None if connection is None else _read(path, connection)
+        if recovered is None:
+            _refuse_orphans(path, folder_of(path))
+            _create(path)
+            return recover(path)
+        _cut(recovered)
     except (sqlite3.Error, OSError, Damaged, ValueError) as error:
         raise refused(path, error) from error
+    return recovered
 
 
 def _refuse_orphans(path: Path, folder: Path) -> None:
@@ -131,7 +138,7 @@ def _refuse_orphans(path: Path, folder: Path) -> None:
             )
 
 
-def _create(path: Path, connection: sqlite3.Connection) -> None:
+def _create(path: Path) -> None:
     """Makes a new store: the journal's first segment, then the index, so that an index always has a journal."""
     store = os.urandom(16)
     segments = Segments(folder_of(path), store)
@@ -143,10 +150,26 @@ def _create(path: Path, connection: sqlite3.Connection) -> None:
         file.flush()
         os.fsync(file.fileno())
     segments.sync_folder()
-    journal_index.create(connection, store, (1, SEGMENT_HEADER))
+    connection = journal_index.connect(path)
+    try:
+        journal_index.create(connection, store, (1, SEGMENT_HEADER))
+    finally:
+        connection.close()
 
 
-def _read(path: Path, connection: sqlite3.Connection, journal: Journal) -> Recovered:
+def _cut(recovered: Recovered) -> None:
+    """Removes what was being written when the process or the machine stopped, behind the journal's end."""
+    segment, end = recovered.end
+    for number in recovered.segments.numbers():
+        if number > segment:
+            recovered.segments.remove(number)
+    path = recovered.segments.path(segment)
+    if path.stat().st_size > end:
+        os.truncate(path, end)
+
+
+def _read(path: Path, connection: sqlite3.Connection) -> Recovered:
+    journal = journal_index.read_journal(connection)
     segments = Segments(folder_of(path), journal.store)
     numbers = segments.numbers()
     last = numbers[-1] if numbers else 0
@@ -154,7 +177,7 @@ def _read(path: Path, connection: sqlite3.Connection, journal: Journal) -> Recov
         last -= 1
     home, _ = journal_index.homes(connection, 0)
     first = min(journal.replay[0], home or journal.replay[0])
-    missing = sorted(set(range(first, last + 1)).difference(numbers)) if last >= first else [first]
+    missing = sorted(set(range(first, max(last, journal.replay[0]) + 1)).difference(numbers))
     if missing:
         raise Damaged(f"its journal lacks {segments.path(missing[0])}")
     for number in numbers:
@@ -177,10 +200,6 @@ def _read(path: Path, connection: sqlite3.Connection, journal: Journal) -> Recov
         _sort(recovered, connection, reader)
     finally:
         reader.close()
-    if last + 1 in numbers:
-        segments.remove(last + 1)
-    if sizes[last] > recovered.end[1]:
-        os.truncate(segments.path(last), recovered.end[1])
     return recovered
 
 
@@ -196,6 +215,8 @@ def _replay(
 ) -> int:
     """Reads a segment's frames; returns where they end."""
     path = recovered.segments.path(segment)
+    if size < offset:
+        raise Damaged(f"{path} ends at {size}, before what its index has: steps are missing")
     while offset < size:
         try:
             found = reader.frame(segment, offset, size)
