@@ -67,7 +67,7 @@ async def test_a_fault_in_a_handler(name: str, server_log: ServerLog, monkeypatc
         world.pair = both
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await world.call(name, request)
-        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert caught.value.code() is grpc.StatusCode.INTERNAL, repr(caught.value)
         _hides(caught.value)
         _told(from_rpc_error(caught.value), server_log)
 
