@@ -79,6 +79,7 @@ class Bench:
     patience: Patience
     pinned: bool
     quick: bool
+    peers: bool
     say: Callable[[str], None]
     stack: ExitStack
     folder: pathlib.Path

@@ -56,7 +56,7 @@ def measure(bench: Bench) -> Findings:
     for kind, cost in sorted(costs.items(), key=lambda item: -item[1].step):
         note = (
             f"apply {statistics.median(cost.apply):.0f}, observe {statistics.median(cost.observe):.0f}, "
-            f"in the first pass {statistics.median(cost.first):.0f}, at most {max(cost.first):.0f} µs; {len(cost.apply)} uses"
+            f"in the first pass {statistics.median(cost.first):.0f} µs; {len(cost.apply)} uses"
         )
         simulates = kind in SIMULATING
         rows.append(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from benchmarks.bench import Bench, Findings, Row
 from benchmarks.load.modes import Shape
 from benchmarks.measuring.rounds import Series, interleave, ratio
-from benchmarks.peers.openenv import CLIENTS, NoPeer, OpenEnv
+from benchmarks.peers.openenv import CLIENTS, REQUIREMENTS, NoPeer, OpenEnv
 
 SESSIONS = 64
 WORK = {
@@ -41,6 +41,7 @@ def beside_openenv(bench: Bench, part: str, targets: Sequence[Target], shapes: d
     missing = ""
     try:
         peer = OpenEnv(bench)
+        found.extra["peer"] = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
     except NoPeer as error:
         missing = str(error)
     ours: dict[str, list[Series]] = {}

@@ -53,6 +53,8 @@ class OpenEnv:
 
     def __init__(self, bench: Bench) -> None:
         """Installs it where need be. Raises NoPeer."""
+        if not bench.peers:
+            raise NoPeer("left out by --no-peers")
         self._bench = bench
         self._python = install(bench.say)
         self._load: Remote | None = None
