@@ -56,7 +56,8 @@ class Tail:
 class Operation:
     """What one call changes: its frame in parts, and what becomes true when the frame is committed.
 
-    `kind` is the event that each of its changes is, None for changes that are no events. `before` are the last position and the
+    `slots` are the episodes that it changes, `tips` what they are after it, and `kind` the event that each change is, None for
+    changes that are no events. `before` are the last position and the
     steps written before it, `after` the counters behind it. `waits` says that its result rests on changes that are on their way.
     """
 
@@ -70,8 +71,9 @@ class Operation:
         "result",
         "segment",
         "size",
+        "slots",
         "then",
-        "touched",
+        "tips",
         "unlisted",
         "waits",
     )
@@ -83,7 +85,8 @@ class Operation:
         self.size = 0
         self.segment = 0
         self.offset = 0
-        self.touched: list[tuple[Slot, Tip | None]] = []
+        self.slots: list[Slot] = []
+        self.tips: list[Tip | None] = []
         self.unlisted: list[Slot] = []
         self.kind: int | None = None
         self.before = (0, 0)
@@ -92,25 +95,24 @@ class Operation:
         self.done: asyncio.Future[Any] | None = None
 
 
-def stage_append(table: Table, tail: Tail, steps: Sequence[Append]) -> Operation:
-    """Steps of episodes that are in the table, or do not exist. The loop is what a step costs here, so it calls little."""
+def stage_append(table: Table, tail: Tail, steps: Sequence[Append], slots: Sequence[Slot | None]) -> Operation:
+    """Steps and their episodes' slots, None for those that do not exist. The loop is what a step costs here, so it calls little."""
     segment, offset = tail.next()
     meta_offset = offset + HEADER_SIZE
     body_offset = bodies_begin = meta_offset + META_SIZE * len(steps)
-    ahead, find, pack = table.ahead, table.slots.get, META.pack
+    ahead, pack = table.ahead, META.pack
     position, ended, waits = ahead.position, 0, False
-    results: list[bool] = []
+    results = [True] * len(steps)
     metas: list[bytes] = []
     bodies: list[bytes] = []
-    tips: list[Tip] = []
+    before: list[Tip] = []
     operation = Operation(results)
-    touched, unlisted = operation.touched, operation.unlisted
+    touched, tips, unlisted = operation.slots, operation.tips, operation.unlisted
     try:
-        for step in steps:
-            slot = find(step.episode_id)
+        for index, (step, slot) in enumerate(zip(steps, slots, strict=True)):
             if slot is None or (tip := slot.tip) is None:
                 waits = waits or (slot is not None and slot.durable is not None)
-                results.append(False)
+                results[index] = False
                 continue
             last, last_segment, last_offset, _ = tip
             entry, head = step.entry, step.head
@@ -122,7 +124,7 @@ def stage_append(table: Table, tail: Tail, steps: Sequence[Append]) -> Operation
                 and not last.deleted
             ):
                 waits = waits or slot.durable is not tip
-                results.append(False)
+                results[index] = False
                 continue
             request, digest, text_hash = len(entry.request_id), len(entry.payload_digest), len(head.state_hash)
             text = (entry.request_id + entry.payload_digest + head.state_hash).encode()
@@ -130,6 +132,7 @@ def stage_append(table: Table, tail: Tail, steps: Sequence[Append]) -> Operation
                 request, digest = len(entry.request_id.encode()), len(entry.payload_digest.encode())
                 text_hash = len(text) - request - digest
             action, answer, state = entry.action, entry.answer, head.state
+            start = text + action  # as one part, which is cheaper to sum and to write than two
             metas.append(
                 pack(
                     _STEPPED,
@@ -140,7 +143,7 @@ def stage_append(table: Table, tail: Tail, steps: Sequence[Append]) -> Operation
                     text_hash,
                     len(action),
                     len(answer),
-                    crc32(answer, crc32(action, crc32(text))),
+                    crc32(answer, crc32(start)),
                     slot.number,
                     entry.step,
                     body_offset,
@@ -151,23 +154,23 @@ def stage_append(table: Table, tail: Tail, steps: Sequence[Append]) -> Operation
                     last_offset,
                 )
             )
-            bodies += (text, action, answer)
-            body_offset += len(text) + len(action) + len(answer)
+            bodies.append(start)
+            bodies.append(answer)
+            body_offset += len(start) + len(answer)
             if state is not _ACTIVE:
                 ended += 1
                 unlisted.append(slot)
             elif head.expire_ms < slot.due:
                 unlisted.append(slot)
             position += 1
-            tips.append(tip)
-            new = (head, segment, meta_offset, position)
-            slot.tip = new
-            touched.append((slot, new))
+            before.append(tip)
+            touched.append(slot)
+            slot.tip = new = (head, segment, meta_offset, position)
+            tips.append(new)
             meta_offset += META_SIZE
-            results.append(True)
     except BaseException:
-        for (slot, _), tip in zip(reversed(touched), reversed(tips), strict=True):
-            slot.tip = tip
+        for slot_, tip_ in zip(reversed(touched), reversed(before), strict=True):
+            slot_.tip = tip_
         raise
     operation.waits = waits
     if touched:
@@ -286,7 +289,6 @@ class _Draft:
         self._begin = self._end = self.meta_offset + META_SIZE * capacity
         self._metas: list[bytes] = []
         self._bodies: list[bytes] = []
-        self._tips: list[tuple[Slot, Tip | None]] = []
 
     def add(
         self,
@@ -305,7 +307,8 @@ class _Draft:
         self._metas.append(meta)
         self._bodies += body
         self._end += sum(map(len, body))
-        self._tips.append((slot, tip))
+        self.operation.slots.append(slot)
+        self.operation.tips.append(tip)
         self.meta_offset += META_SIZE
 
     def seal(self, *, kind: int | None, unlisted: Iterable[Slot]) -> Operation:
@@ -313,9 +316,8 @@ class _Draft:
         operation = self.operation
         if not self._metas:
             return operation
-        for slot, tip in self._tips:
+        for slot, tip in zip(operation.slots, operation.tips, strict=True):
             slot.tip = tip
-        operation.touched = self._tips
         operation.kind = kind
         operation.unlisted = list(unlisted)
         operation.before = (self._table.ahead.position, self._table.ahead.written)

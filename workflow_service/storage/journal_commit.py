@@ -171,13 +171,13 @@ class Committer:
             for operation in group:
                 if operation.after is not None:
                     table.counters = operation.after
-                    table.commit(operation.touched, operation.kind)
+                    table.commit(operation.slots, operation.tips, operation.kind)
                     for slot in operation.unlisted:
                         table.unlisted[slot.number] = slot
                     if operation.then is not None:
                         operation.then()
                     frames += 1
-                    records += len(operation.touched)
+                    records += len(operation.slots)
                     size += operation.size
                     self.end = (operation.segment, operation.offset + operation.size)
                 if operation.done is not None and not operation.done.done():
@@ -191,7 +191,7 @@ class Committer:
         failed = group + self._waiting
         self._waiting = []
         for operation in failed:
-            for slot, _ in operation.touched:
+            for slot in operation.slots:
                 slot.tip = slot.durable
                 if slot.durable is None and table.slots.get(slot.episode_id) is slot:
                     del table.slots[slot.episode_id]

@@ -124,6 +124,10 @@ class Opened:
                 operation = stage()
         return await self._committer.commit(operation)
 
+    async def commit(self, operation: Operation) -> Any:
+        """The result of an operation that was staged just now, after the commit."""
+        return await self._committer.commit(operation)
+
     def _committed(self, frames: int, records: int, size: int) -> None:
         self.signal.advance(self.table.counters.position)
         self.upkeep.note(frames, records, size)

@@ -6,6 +6,7 @@ that and what is on its way down, against which the next change is checked. None
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -63,8 +64,9 @@ class Table:
         self.generation = 0
         """Rises when episodes leave the index: what was read from it before may be of one that is gone."""
         self._events = events
-        self._recent: list[tuple[int, Slot, Tip | None]] = []
-        self._before_recent = counters.position
+        self._recent: list[tuple[int, list[Slot], list[Tip | None]]] = []
+        self._recent_from: list[int] = []
+        self._recent_to = counters.position
 
     def restore(self, new: Iterable[Slot], gone: Iterable[int]) -> None:
         """Takes in episodes that the index lacks, and numbers of episodes that it should no longer have."""
@@ -93,19 +95,21 @@ class Table:
             else:
                 self.pins[episode_id] -= 1
 
-    def commit(self, touched: list[tuple[Slot, Tip | None]], kind: int | None) -> None:
+    def commit(self, slots: list[Slot], tips: list[Tip | None], kind: int | None) -> None:
         """Makes durable what was on its way down. `kind` is the event that each change is, None where it is none."""
         dirty = self.dirty
-        for slot, tip in touched:
+        for slot, tip in zip(slots, tips, strict=True):
             slot.durable = tip
             if not slot.dirty:
                 slot.dirty = True
                 dirty[slot.number] = slot
         if kind is not None:
-            self._recent += [(kind, slot, tip) for slot, tip in touched]
-            if (over := len(self._recent) - self._events) > self._events:  # rarely, since it moves them all
-                self._before_recent += over
-                del self._recent[:over]
+            self._recent_from.append(self._recent_to)
+            self._recent.append((kind, slots, tips))
+            self._recent_to += len(slots)
+            if self._recent_to - self._recent_from[0] > 2 * self._events:  # rarely, since it moves them all
+                over = bisect_right(self._recent_from, self._recent_to - self._events) - 1
+                del self._recent[:over], self._recent_from[:over]
         if len(self.slots) > self.keep:
             self.shrink()
 
@@ -127,16 +131,22 @@ class Table:
 
     def recent(self, after: int, limit: int) -> list[Event] | None:
         """Events after a position, None where they reach back further than what is in memory."""
-        begin = after - self._before_recent
-        if begin < 0:
+        if not self._recent or after < self._recent_from[0]:
             return None
-        found = self._recent[begin : begin + limit]
-        events = []
-        for position, (kind, slot, tip) in enumerate(found, after + 1):
-            if tip is not None:
-                start, head = slot.read_start(), tip[0]
-                change = (EventKind(kind), start.episode_id, head.step, head.state, head.update_ms)
-                events.append(Event(position, *change, start.group_id, start.labels))
+        events: list[Event] = []
+        for index in range(bisect_right(self._recent_from, after) - 1, len(self._recent)):
+            first, (kind, slots, tips) = self._recent_from[index], self._recent[index]
+            begin = max(0, after - first)
+            end = begin + limit - len(events)
+            for position, slot, tip in zip(
+                range(first + begin + 1, first + end + 1), slots[begin:end], tips[begin:end], strict=False
+            ):
+                if tip is not None:
+                    start, head = slot.read_start(), tip[0]
+                    change = (EventKind(kind), start.episode_id, head.step, head.state, head.update_ms)
+                    events.append(Event(position, *change, start.group_id, start.labels))
+            if len(events) >= limit:
+                break
         return events
 
 

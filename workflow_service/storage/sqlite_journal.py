@@ -88,8 +88,14 @@ class JournalStore:
     async def append(self, steps: Sequence[Append]) -> list[bool]:
         """See EpisodeStore."""
         opened = self._open
-        ids = [step.episode_id for step in steps]
-        results: list[bool] = await opened.change(ids, lambda: stage_append(opened.table, opened.tail, steps))
+        table, tail, find = opened.table, opened.tail, opened.table.slots.get
+        slots = [find(step.episode_id) for step in steps]
+        results: list[bool]
+        if None in slots or opened.upkeep.behind:
+            ids = [step.episode_id for step in steps]
+            results = await opened.change(ids, lambda: stage_append(table, tail, steps, [*map(find, ids)]))
+        else:
+            results = await opened.commit(stage_append(table, tail, steps, slots))
         return results
 
     async def get(self, episode_id: str) -> Stored | None:
