@@ -163,7 +163,7 @@ async def test_every_line_of_the_log_belongs_to_its_call(
     services: Pair, server_log: ServerLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 200 unary calls and streams interleaved, each line carries the id of the call that caused it, in both services."""
-    monkeypatch.setattr("trialgym.rpc.interceptor._Spate.LINES", 1000)
+    monkeypatch.setattr("trialgym.rpc.logs.Spate.LINES", 1000)
     flow = services.workflow
     names = [episode.name for episode in (await _group(flow, 200)).episodes]
     server_log.lines.clear()

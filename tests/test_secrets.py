@@ -180,3 +180,28 @@ async def test_a_reader_of_the_log_who_leaves_fails_no_call(monkeypatch: pytest.
         structlog.reset_defaults()
         structlog.contextvars.clear_contextvars()
     await asyncio.sleep(0)
+
+
+async def test_refused_items_are_in_the_log(server_log: ServerLog) -> None:
+    """A batch or stream whose items fail is OK as a call; one line says how many failed and why, and lines name their subject."""
+    from tests.support.playing import EVENTS, submit
+    from trialgym.v1 import workflow_service_pb2 as ws
+
+    async with pair(log_sample=1) as both:
+        name = (await both.workflow.create()).name
+        good = ws.StepEpisodeRequest(name=name, request_id="1", action=submit(EVENTS))
+        bad = [ws.StepEpisodeRequest(name=f"episodes/{index}", request_id="1", action=submit(EVENTS)) for index in range(3)]
+        odd = ws.StepEpisodeRequest(name=name + "x", action=submit(EVENTS))
+        await both.workflow.stub.BatchStepEpisodes(ws.BatchStepEpisodesRequest(requests=[good, odd, *bad]))
+        (line,) = server_log.of("items refused", method="BatchStepEpisodes")
+        assert line["reasons"] == {"NOT_FOUND": 3, "INVALID_FIELD": 1}
+        stream = both.workflow.stub.StreamSteps()
+        for step in bad:
+            await stream.write(ws.StreamStepsRequest(request=step))
+        await stream.done_writing()
+        assert len([answer async for answer in stream]) == 3
+        (line,) = server_log.of("items refused", method="StreamSteps")
+        assert line["reasons"] == {"NOT_FOUND": 3}
+        await both.workflow.stub.GetEpisode(ws.GetEpisodeRequest(name=name))
+        (line,) = server_log.of("call", method="GetEpisode")
+        assert line["resource"] == name

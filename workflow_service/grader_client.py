@@ -24,6 +24,7 @@ from trialgym.rpc.errors import (
     from_failure,
     from_rpc_error,
 )
+from trialgym.rpc.logs import Spate
 from trialgym.v1 import grader_service_pb2_grpc
 from workflow_service import convert
 from workflow_service.domain.environment import Grade, GradeCall
@@ -55,6 +56,7 @@ class GrpcGrader:
         self._stub = grader_service_pb2_grpc.GraderServiceStub(self._channel)
         self._target = target
         self._clock = clock
+        self._failures = Spate()
         self._by_digest: OrderedDict[str, PublicTask] = OrderedDict()
         self._by_name: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
@@ -140,7 +142,9 @@ class GrpcGrader:
             case DeadlineExceeded():
                 return DeadlineExceeded("the grader did not answer in time; nothing was committed, send the step again")
             case _:
-                _log.warning("grader failed", target=self._target, code=error.code.name, cause=error.message)
+                withheld = self._failures.count(error.code.name)
+                if withheld is not None:
+                    _log.warning("grader failed", target=self._target, code=error.code.name, cause=error.message, withheld=withheld)
                 return GraderUnavailable(
                     "the grader did not answer; nothing was committed, send the call again with the same request_id",
                     retry_after_ms=error.retry_after_ms,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import structlog
 from google.protobuf.duration_pb2 import Duration
 
 from trialgym.rpc import channel, names, paging, submissions
@@ -47,6 +49,8 @@ MAX_WATCHED = 256
 MAX_PAGE_BYTES = 3 * 1024 * 1024
 HEAVY_BYTES = 8 * 1024
 """A request of this size takes a few milliseconds to read; ordinary ones stay far below it."""
+
+_log = structlog.get_logger("trialgym.rpc")
 
 Context = Any
 Watch = Callable[..., AsyncIterator[tuple[int, Any]]]
@@ -147,6 +151,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
                 results[index].response.CopyFrom(await self._answer(answer, request.requests[index].view))
             except Exception as error:
                 results[index].failure.CopyFrom(_failure(error))
+        _note_refused(Counter(_reason(result.failure) for result in results if result.HasField("failure")))
         return workflow_service_pb2.BatchStepEpisodesResponse(results=results)
 
     async def StreamSteps(
@@ -155,8 +160,14 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         async def step(request: workflow_service_pb2.StepEpisodeRequest) -> workflow_service_pb2.StepEpisodeResponse:
             return await self._step(request, "request.")
 
-        async for response in answer_stream(request_iterator, step):
-            yield response
+        refused: Counter[str] = Counter()
+        try:
+            async for response in answer_stream(request_iterator, step):
+                if response.HasField("failure"):
+                    refused[_reason(response.failure)] += 1
+                yield response
+        finally:
+            _note_refused(refused)
 
     async def ForkEpisode(self, request: workflow_service_pb2.ForkEpisodeRequest, context: Context) -> episode_pb2.Episode:
         convert.check_view(request.view, "view")
@@ -344,6 +355,16 @@ def _check_distinct(given: Sequence[str], field: str) -> None:
         first = seen.setdefault(name, index)
         if first != index:
             raise InvalidField(field.format(index), f"{name[:80]} stands at {field.format(first)} already; name each episode once")
+
+
+def _reason(failed: error_pb2.Failure) -> str:
+    return error_pb2.ErrorReason.Name(failed.reason).removeprefix("ERROR_REASON_")
+
+
+def _note_refused(reasons: Counter[str]) -> None:
+    """A line for the items of a batch or stream that failed, since the call as a whole is OK."""
+    if reasons:
+        _log.info("items refused", reasons=dict(reasons))
 
 
 async def _command(request: workflow_service_pb2.StepEpisodeRequest, at: str) -> StepCommand:

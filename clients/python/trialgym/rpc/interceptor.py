@@ -22,6 +22,7 @@ from trialgym.rpc.admission import Admission, Budget
 from trialgym.rpc.channel import DEFAULT_DEADLINE_S, MAX_DEADLINE_S, SERVER_RECEIVE_BYTES
 from trialgym.rpc.context import Call, serving
 from trialgym.rpc.incidents import fault
+from trialgym.rpc.logs import Spate
 
 # Quoted: generic in the published types only.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -54,7 +55,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._wrapped: dict[str, tuple[Handler, Handler]] = {}
         self._streams: set[asyncio.Task[Any]] = set()
         self._draining = False
-        self._refusals = _Spate()
+        self._refusals = Spate()
         self._arrived = 0
         self._parked: asyncio.Event | None = None
 
@@ -134,7 +135,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             # Up to the longest deadline gRPC itself ends the call.
             timer = asyncio.timeout(None if asked is not None and asked <= MAX_DEADLINE_S else seconds)
             error: errors.TrialgymError
-            with structlog.contextvars.bound_contextvars(call_id=served.call_id, method=name), serving(served):
+            bound = structlog.contextvars.bound_contextvars(call_id=served.call_id, method=name, **_subject(request))
+            with bound, serving(served):
                 try:
                     budget.take()
                     try:
@@ -236,30 +238,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         _log.info("call", code="OK", ms=taken_ms)
 
 
-class _Spate:
-    """Of many like lines in one second keeps the first: a server that refuses thousands must not choke on saying so."""
-
-    LINES = 20
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._written: dict[str, int] = {}
-        self._withheld: dict[str, int] = {}
-
-    def count(self, kind: str) -> int | None:
-        """None where a line of this kind is withheld, else how many were since the last one that was not."""
-        second = int(time.monotonic())
-        if second != self._second:
-            self._second = second
-            self._written.clear()
-        written = self._written.get(kind, 0)
-        if written >= self.LINES:
-            self._withheld[kind] = self._withheld.get(kind, 0) + 1
-            return None
-        self._written[kind] = written + 1
-        return self._withheld.pop(kind, 0)
-
-
 class _Unreadable:
     """Stands for a request that could not be read; gRPC would answer it with UNKNOWN and a traceback in the log."""
 
@@ -301,6 +279,15 @@ class _Requests:
         if self._open is None:
             self._open = aiter(self._requests)
         return _read(await anext(self._open))
+
+
+def _subject(request: Any) -> dict[str, str]:
+    """What a request is about, for the log: the resource that it names."""
+    for field in ("name", "parent", "task"):
+        value = getattr(request, field, "")
+        if value:
+            return {"resource": errors.printable(value, 80)}
+    return {}
 
 
 _DRAINING = "draining"

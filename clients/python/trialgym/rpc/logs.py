@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal, TextIO
@@ -56,6 +57,30 @@ def _client_left(record: logging.LogRecord) -> bool:
     record.levelno, record.levelname = logging.DEBUG, "DEBUG"
     record.msg, record.args, record.exc_info = "the client left before its answer was sent", None, None
     return logging.getLogger().isEnabledFor(logging.DEBUG)
+
+
+class Spate:
+    """Of many like lines in one second keeps the first: a server that refuses thousands must not choke on saying so."""
+
+    LINES = 20
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._written: dict[str, int] = {}
+        self._withheld: dict[str, int] = {}
+
+    def count(self, kind: str) -> int | None:
+        """None where a line of this kind is withheld, else how many were since the last one that was not."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second = second
+            self._written.clear()
+        written = self._written.get(kind, 0)
+        if written >= self.LINES:
+            self._withheld[kind] = self._withheld.get(kind, 0) + 1
+            return None
+        self._written[kind] = written + 1
+        return self._withheld.pop(kind, 0)
 
 
 def configure(service: str, *, style: Format = "auto", level: Level = "info") -> None:
