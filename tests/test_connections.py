@@ -127,19 +127,20 @@ async def test_a_thousand_steps_with_lost_answers(services: Pair) -> None:
     print(f"{steps} steps, {len(lost)} answers lost, {sum(p.replays for p in noisy)} replayed, {repeated} repeated by the client")
 
 
-async def test_a_thousand_steps_over_a_line_that_breaks(services: Pair) -> None:
+async def test_steps_over_a_line_that_breaks(services: Pair) -> None:
     """The same where connections are reset while requests and answers are on them, and calls die in packs."""
-    quiet = await play_all(services.workflow.stub, EPISODES)
+    episodes = EPISODES[:80]
+    quiet = await play_all(services.workflow.stub, episodes)
     async with line(services.workflow.server.port, cut_after_bytes=30_000) as cut:
         options = [*client_options(), ("grpc.initial_reconnect_backoff_ms", 10), ("grpc.max_reconnect_backoff_ms", 50)]
         async with open_channel(cut.address, options) as channel:
             stub = workflow_service_pb2_grpc.WorkflowServiceStub(channel)
-            noisy = await play_all(stub, EPISODES, Patience(pause_s=0.01), key="cut-")
+            noisy = await play_all(stub, episodes, Patience(pause_s=0.01), key="cut-")
     same_play(noisy, quiet)
-    assert len({played.name for played in noisy}) == len(EPISODES)
+    assert len({played.name for played in noisy}) == len(episodes)
     for played in noisy:
         assert [t.state_hash for t in await trajectory(services.workflow.stub, played.name)] == played.hashes
-    assert cut.opened > 10
+    assert cut.opened > 4
     print(f"{cut.opened} connections, {sum(p.replays for p in noisy)} steps replayed")
 
 

@@ -65,9 +65,10 @@ async def test_a_store_that_cannot_be_used(tmp_path: Path) -> None:
     database.close()
     text = tmp_path / "notes.txt"
     text.write_text("This is no database. " * 100)
-    for path in (other, text, tmp_path / "nowhere" / "x.sqlite3", tmp_path):
-        before = path.read_bytes() if path.is_file() else None
-        status, said = await _refused("workflow", "--listen=127.0.0.1:0", f"--store=sqlite:{path}", cwd=tmp_path)
+    paths = (other, text, tmp_path / "nowhere" / "x.sqlite3", tmp_path)
+    contents = [path.read_bytes() if path.is_file() else None for path in paths]
+    starts = (_refused("workflow", "--listen=127.0.0.1:0", f"--store=sqlite:{path}", cwd=tmp_path) for path in paths)
+    for path, before, (status, said) in zip(paths, contents, await asyncio.gather(*starts), strict=True):
         assert status == 1, said
         assert said.splitlines()[-1].startswith("workflow_service: ")
         assert str(path) in said
@@ -129,7 +130,8 @@ async def test_a_peer_that_stops_at_once_leaves_no_line_of_its_own_form(tmp_path
 
 async def test_a_signal_during_the_start_is_not_lost(tmp_path: Path) -> None:
     """A server told to stop while it starts stops as it should and not with a traceback, once Python reads its own code."""
-    for delay_ms in (300, 500, 700, 900):
+
+    async def stop_after(delay_ms: int) -> None:
         server = await launch("workflow", *flags(listen="127.0.0.1:0", log_format="json", store="memory", **QUICK), cwd=tmp_path)
         try:
             await asyncio.sleep(delay_ms / 1000)
@@ -138,6 +140,8 @@ async def test_a_signal_during_the_start_is_not_lost(tmp_path: Path) -> None:
             assert not any("Traceback" in line for line in server.lines), server.lines
         finally:
             await server.kill()
+
+    await asyncio.gather(*(stop_after(delay_ms) for delay_ms in (300, 500, 700, 900, 1200, 1500)))
 
 
 async def test_a_log_reader_that_leaves(tmp_path: Path) -> None:

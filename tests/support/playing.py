@@ -118,6 +118,9 @@ async def play(stub: Any, task: str, seed: int, patience: Patience | None = None
         step = ws.StepEpisodeRequest(name=made.name, expected_step=index, action=action, request_id=f"step-{index}")
         answer, attempts = await insist(stub.StepEpisode, step, patience)
         assert answer.transition.step == index + 1
+        reward = answer.transition.reward
+        assert reward.value == sum(term.value for term in reward.terms), "the terms sum to the reward, bit for bit"
+        assert answer.transition.total_reward == sum([*played.rewards, reward.value])
         played.transitions.append(answer.transition)
         played.attempts += attempts
         played.replays += answer.replayed
