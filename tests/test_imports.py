@@ -42,7 +42,6 @@ CONCRETE = {
     "workflow_service.servicer",
     "workflow_service.storage.memory",
     "workflow_service.storage.redis",
-    "workflow_service.storage.sqlite",
     "workflow_service.storage.sqlite_journal",
 }
 """Modules whose classes stand behind an interface."""

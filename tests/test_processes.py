@@ -40,7 +40,9 @@ async def _refused(service: str, *arguments: str, cwd: Path, **variables: str) -
 async def test_a_port_that_is_taken(service: str, tmp_path: Path) -> None:
     """A second server on a port exits 1 and names the port and what to do; the first serves on."""
     async with serving(service, cwd=tmp_path, **QUICK) as first:
-        status, said = await _refused(service, f"--listen={first.address}", "--log-format=json", cwd=tmp_path)
+        elsewhere = tmp_path / "elsewhere"  # for the store of the first belongs to it
+        elsewhere.mkdir()
+        status, said = await _refused(service, f"--listen={first.address}", "--log-format=json", cwd=elsewhere)
         assert status == 1
         assert f"{service}_service: cannot listen on {first.address}: the port is taken" in said
         assert "choose another with --listen" in said
@@ -48,6 +50,17 @@ async def test_a_port_that_is_taken(service: str, tmp_path: Path) -> None:
             name = WORKFLOW if service == "workflow" else GRADER
             health = health_pb2_grpc.HealthStub(channel)
             assert (await health.Check(health_pb2.HealthCheckRequest(service=name))).status == 1
+
+
+async def test_a_store_that_another_process_has_open(tmp_path: Path) -> None:
+    """A second server on a store exits 1 and names the process that holds it; the first serves on."""
+    async with serving("workflow", cwd=tmp_path, store=f"sqlite:{tmp_path}/one.sqlite3", **QUICK) as first:
+        status, said = await _refused("workflow", "--listen=127.0.0.1:0", f"--store=sqlite:{tmp_path}/one.sqlite3", cwd=tmp_path)
+        assert status == 1
+        assert f"one.sqlite3 is in use by process {first.process.pid}" in said
+        async with open_channel(first.address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest(service=WORKFLOW))).status == 1
 
 
 async def test_an_address_of_another_machine(tmp_path: Path) -> None:

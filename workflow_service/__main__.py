@@ -27,7 +27,7 @@ from workflow_service.starts import Starter
 from workflow_service.storage.base import EpisodeStore, StoreError, StoreRefused
 from workflow_service.storage.memory import MemoryStore
 from workflow_service.storage.redis_address import RedisAddress
-from workflow_service.storage.sqlite import SqliteStore
+from workflow_service.storage.sqlite_journal import JournalStore
 from workflow_service.watch import watch
 
 SERVICE = workflow_service_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
@@ -40,7 +40,7 @@ def make_store(settings: WorkflowSettings) -> EpisodeStore:
     if settings.redis_address is not None:
         return _redis_store(settings, settings.redis_address)
     path = settings.sqlite_path
-    return MemoryStore() if path is None else SqliteStore(path, synchronous=settings.sqlite_synchronous)
+    return MemoryStore() if path is None else JournalStore(path, synchronous=settings.sqlite_synchronous)
 
 
 def _redis_store(settings: WorkflowSettings, address: RedisAddress) -> EpisodeStore:

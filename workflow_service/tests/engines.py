@@ -20,7 +20,7 @@ from workflow_service.live import Live
 from workflow_service.stepping import StepAnswer, StepCommand
 from workflow_service.storage.base import EpisodeStore
 from workflow_service.storage.memory import MemoryStore
-from workflow_service.storage.sqlite import SqliteStore
+from workflow_service.storage.sqlite_journal import JournalStore
 from workflow_service.tests.rows import NOW
 
 TTL = 900_000
@@ -139,7 +139,13 @@ STORES = ("memory", "sqlite")
 @asynccontextmanager
 async def opened_store(kind: str, folder: Path) -> AsyncIterator[EpisodeStore]:
     """An open store of one kind."""
-    store: EpisodeStore = MemoryStore() if kind == "memory" else SqliteStore(folder / "store.sqlite3", synchronous="NORMAL")
+    async with opened(MemoryStore() if kind == "memory" else JournalStore(folder / "store.sqlite3", synchronous="NORMAL")) as store:
+        yield store
+
+
+@asynccontextmanager
+async def opened(store: EpisodeStore) -> AsyncIterator[EpisodeStore]:
+    """A store, open."""
     await store.open()
     try:
         yield store

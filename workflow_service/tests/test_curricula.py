@@ -23,7 +23,7 @@ from workflow_service.curricula import Curricula
 from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.state import RULES_VERSION, TrialStart
 from workflow_service.settings import WorkflowSettings
-from workflow_service.storage.sqlite import SqliteStore
+from workflow_service.storage.sqlite_journal import JournalStore
 
 if TYPE_CHECKING:
     from trialgym.v1.workflow_service_pb2_grpc import WorkflowServiceAsyncStub  # a name of the published types only
@@ -83,19 +83,17 @@ async def test_a_curriculum_moves_on_with_its_episodes(stub: WorkflowServiceAsyn
 
 async def test_outcomes_at_one_instant_are_all_counted(tmp_path: Path) -> None:
     """Two replicas over one store that end 200 episodes at once count 200."""
-    stores = [SqliteStore(tmp_path / "store.sqlite3", synchronous="NORMAL") for _ in range(2)]
-    for store in stores:
-        await store.open()
+    store = JournalStore(tmp_path / "store.sqlite3", synchronous="NORMAL")
+    await store.open()
     try:
-        replicas = [Curricula(store, lambda: 1) for store in stores]
+        replicas = [Curricula(store, lambda: 1) for _ in range(2)]
         await replicas[0].update("run-1", tier=Tier.EXPERT, scenarios=(), etag="")
         start = TrialStart("cns_depression", Tier.EXPERT, 0, (), RULES_VERSION)
         await asyncio.gather(*(replicas[i % 2].record("run-1", start, success=False) for i in range(200)))
         (tally,) = (await replicas[1].get("run-1")).tallies
         assert tally.episodes == 200
     finally:
-        for store in stores:
-            await store.close()
+        await store.close()
 
 
 async def test_an_etag_guards_an_update(stub: WorkflowServiceAsyncStub) -> None:

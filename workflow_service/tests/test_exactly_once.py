@@ -43,6 +43,7 @@ from workflow_service.tests.engines import (
     grade_of,
     idle,
     log_of,
+    opened,
     opened_store,
     refused,
     same,
@@ -51,6 +52,7 @@ from workflow_service.tests.engines import (
     take,
     turns,
 )
+from workflow_service.tests.redis.servers import RedisPlace
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +79,14 @@ class World:
         return {"same": self.one, "behind": self.two, "cold": self.cold()}[who]
 
 
-@pytest.fixture(params=["memory", "sqlite, two handles"])
+@pytest.fixture(params=["memory", "sqlite", "redis, two handles"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        kind, _, twice = request.param.partition(",")
-        store = await stack.enter_async_context(opened_store(kind, tmp_path))
-        other = await stack.enter_async_context(opened_store(kind, tmp_path)) if twice else store
+        if request.param.startswith("redis"):
+            place = RedisPlace(request.getfixturevalue("redis_server").address)
+            store, other = [await stack.enter_async_context(opened(place.store())) for _ in range(2)]
+        else:
+            store = other = await stack.enter_async_context(opened_store(request.param, tmp_path))
         clock, grader = Clock(), FakeGrader()
         one, two = (engine_over(over, clock=clock, grader=grader) for over in (store, other))
         await one.create([start_of()])

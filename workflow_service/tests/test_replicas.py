@@ -1,4 +1,4 @@
-"""Replicas as processes of their own on one file, killed again and again: every acknowledged step stands, and none is double."""
+"""Replicas as processes of their own on one Redis, killed again and again: every acknowledged step stands, and none is double."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from workflow_service.engine import Engine
-from workflow_service.storage.sqlite import SqliteStore
+from workflow_service.storage.base import EpisodeStore
+from workflow_service.storage.redis_address import parse_address
 from workflow_service.tests.engines import Clock, engine_over, log_of, same, start_of, step
+from workflow_service.tests.redis import servers
 
 EPISODES, STEPS = 40, 4
 
@@ -39,8 +40,12 @@ async def play_all(engine: Engine, seed: int) -> None:
         await asyncio.gather(*map(play, order[start : start + 8]))
 
 
-async def work(path: str, seed: str) -> None:
-    store = SqliteStore(Path(path), synchronous="NORMAL")
+def store_at(address: str) -> EpisodeStore:
+    return servers.RedisPlace(parse_address(address), namespace="replicas").store()
+
+
+async def work(address: str, seed: str) -> None:
+    store = store_at(address)
     await store.open()
     await play_all(engine_over(store, clock=Clock()), int(seed))
     await store.close()
@@ -50,10 +55,14 @@ WORKER = f"import asyncio, sys; from {__name__} import work; asyncio.run(work(*s
 
 
 @pytest.mark.slow
-async def test_replicas_killed_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
+async def test_replicas_killed_under_load_lose_and_double_nothing() -> None:
     """Three replicas play the same episodes with the same requests, and are killed and started again; the logs are one play's."""
-    path = tmp_path / "store.sqlite3"
-    store = SqliteStore(path, synchronous="NORMAL")
+    with servers.server() as redis:
+        await _killed(f"redis://127.0.0.1:{redis.port}/0")
+
+
+async def _killed(address: str) -> None:
+    store = store_at(address)
     await store.open()
     clock = Clock()
     engine = engine_over(store, clock=clock)
@@ -65,7 +74,7 @@ async def test_replicas_killed_under_load_lose_and_double_nothing(tmp_path: Path
         nonlocal kills, finished, seed
         seed += 1
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", WORKER, str(path), str(seed), stdout=subprocess.PIPE, limit=1 << 20
+            sys.executable, "-c", WORKER, address, str(seed), stdout=subprocess.PIPE, limit=1 << 20
         )
         assert worker.stdout is not None
         left = rng.randint(1, 60) if may_kill else -1

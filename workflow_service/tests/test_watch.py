@@ -16,6 +16,7 @@ from trialgym.rpc.errors import StoreUnavailable, WatchTooSlow
 from workflow_service.domain.episode import Event, EventKind
 from workflow_service.storage.base import EpisodeStore, StoreError
 from workflow_service.storage.memory import MemoryStore
+from workflow_service.storage.sqlite_journal import JournalStore
 from workflow_service.tests.engines import STORES, Interposed, opened_store, turns
 from workflow_service.tests.rows import NOW, new, step_of
 from workflow_service.watch import watch
@@ -211,7 +212,8 @@ async def test_a_watch_that_is_cancelled_or_closed_leaves_nothing(store: Episode
         await watched.aclose()
     await store.create([new("e")])
     assert asyncio.all_tasks() == before
-    assert not store._signal._waiters  # type: ignore[attr-defined]
+    signal = store._signal if isinstance(store, MemoryStore) else cast("JournalStore", store)._open.signal
+    assert not signal._waiters
 
 
 async def test_a_store_that_fails_ends_the_watch_as_unavailable() -> None:

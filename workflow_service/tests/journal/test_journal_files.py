@@ -18,7 +18,6 @@ import pytest
 from workflow_service.storage import journal_records
 from workflow_service.storage.base import EpisodeStore, Filter, StoreError, StoreRefused
 from workflow_service.storage.journal_segments import SEGMENT_HEADER
-from workflow_service.storage.sqlite import SqliteStore
 from workflow_service.storage.sqlite_journal import JournalStore
 from workflow_service.tests.journal.places import TINY, JournalPlace, everything, our_threads
 from workflow_service.tests.rows import NOW, entry, new, step_of
@@ -277,22 +276,6 @@ async def test_a_damaged_index_is_refused_or_its_rows_are(tmp_path: Path) -> Non
 
 
 # Others
-
-
-async def test_the_keyed_engine_and_this_one_refuse_each_others_files(tmp_path: Path) -> None:
-    """Neither engine takes the other's file for its own."""
-    path = await closed(tmp_path)
-    before = everything(path.parent)
-    with pytest.raises(StoreRefused, match="another program"):
-        await SqliteStore(path).open()
-    assert everything(path.parent) == before
-    keyed = SqliteStore(tmp_path / "keyed.sqlite3")
-    await keyed.open()
-    await keyed.close()
-    with pytest.raises(StoreRefused, match="another program or engine"):
-        await JournalStore(tmp_path / "keyed.sqlite3").open()
-    assert not (tmp_path / "keyed.sqlite3.journal").exists()
-    assert not (tmp_path / "keyed.sqlite3.lock").exists()
 
 
 @pytest.mark.parametrize("version", [0, 2, 99])
