@@ -77,7 +77,6 @@ def test_observations_with_memory_equal_those_without(tier: Tier) -> None:
     for _ in range(40):
         seen = environment.observe(state)
         data = memo.encode(seen.trial, observation_pb2.TrialObservation)
-        memo.next()
         assert observation_pb2.TrialObservation.FromString(data) == mirror.to_message(seen.trial, observation_pb2.TrialObservation)
         assert digests.digest(state) == digest(state)
         if state.ending:

@@ -1,8 +1,8 @@
 """Encodes values that change little from one time to the next: what stayed the same object is not encoded again.
 
 An episode's state is one immutable value; a step replaces a few of its parts and keeps the rest. The digest of the state and the
-bytes of the observation are then mostly made of what they were made of before. Results are equal to those without memory, byte for
-byte; only the time differs.
+bytes of the observation are then mostly made of what they were made of before. Each part is held against the part that stood in its
+place the last time. Results are equal to those without memory, byte for byte; only the time differs.
 """
 
 from __future__ import annotations
@@ -10,68 +10,71 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import chain, repeat
 from typing import Any
 
 from google.protobuf.message import Message
 
 from trialgym.rpc import encoding, mirror
 
-_Known = dict[int, tuple[Any, bytes]]
+_Node = tuple[Any, bytes, Any]
+"""A value, its encoding, and the nodes of its parts where it has any."""
 
 
 class DigestMemo:
     """Digests values as `encoding.digest` does, remembering the parts of the last one."""
 
-    __slots__ = ("_kept", "_used")
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._kept: _Known = {}
-        self._used: _Known = {}
+        self._last: _Node | None = None
 
     def digest(self, value: Any) -> str:
         """See encoding.digest."""
-        data = self._bytes(value)
-        self._kept, self._used = self._used, {}
-        return hashlib.blake2b(data, digest_size=encoding.DIGEST_BYTES).hexdigest()
+        node = self._last = _node(value, self._last)
+        return hashlib.blake2b(node[1], digest_size=encoding.DIGEST_BYTES).hexdigest()
 
-    def _bytes(self, value: Any) -> bytes:
-        cls = type(value)
-        leaf = _LEAVES.get(cls)
-        if leaf is not None:
-            return leaf(value)
+
+def _node(value: Any, last: _Node | None) -> _Node:
+    cls = type(value)
+    leaf = _LEAVES.get(cls)
+    if leaf is not None:
+        return value, leaf(value), None
+    if cls is tuple:
+        head: bytes = b"L" + _length(len(value))
+        parts: Sequence[Any] = value
+    else:
         split = _SPLITS.get(cls) or _split(cls)
         if split is None:
-            return encoding.encode(value)
-        key = id(value)
-        hit = self._used.get(key) or self._kept.get(key)
-        if hit is None or hit[0] is not value:
-            head, parts = split(value)
-            # The value is kept with its bytes, so that its id cannot become another's meanwhile.
-            hit = (value, head + b"".join(map(self._bytes, parts)))
-        self._used[key] = hit
-        return hit[1]
+            return value, encoding.encode(value), None
+        head, values = split
+        parts = values(value)
+    if last is not None and last[2] is not None:
+        # The value is kept with its bytes, so what is the same object now was not another one meanwhile.
+        olds: Any = chain(last[2], repeat(None)) if len(last[2]) < len(parts) else last[2]
+        nodes = [old if old is not None and old[0] is part else _node(part, old) for part, old in zip(parts, olds, strict=False)]
+    else:
+        nodes = [_node(part, None) for part in parts]
+    return value, head + b"".join([node[1] for node in nodes]), nodes
 
 
 _length = encoding._pack_length
 
 
-_Split = Callable[[Any], tuple[bytes, Any]]
-
-
-def _split(cls: type) -> _Split | None:
+def _split(cls: type) -> tuple[bytes, Callable[[Any], Any]] | None:
     """How values of a class fall into a head and parts; None where they have no parts to remember."""
     if issubclass(cls, Enum):
         _LEAVES[cls] = _cached_enum
     elif dataclasses.is_dataclass(cls):
-        head, values = encoding._fields(cls)
-        _SPLITS[cls] = lambda value: (head, values(value))
+        _SPLITS[cls] = encoding._fields(cls)
     return _SPLITS.get(cls)
 
 
-_SPLITS: dict[type, _Split] = {tuple: lambda value: (b"L" + _length(len(value)), value)}
+_SPLITS: dict[type, tuple[bytes, Callable[[Any], Any]]] = {}
 
 
 def _text(value: str) -> bytes:
@@ -111,27 +114,31 @@ def _cached_enum(member: Enum) -> bytes:
 class MessageMemo:
     """Encodes dataclasses as the messages that mirror them, remembering the parts of the last one."""
 
-    __slots__ = ("_kept", "_used")
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._kept: _Known = {}
-        self._used: _Known = {}
-
-    def next(self) -> None:
-        """Forgets the parts that were not used since this was last called."""
-        self._kept, self._used = self._used, {}
+        self._last: _Record | None = None
 
     def encode(self, value: Any, message_cls: type[Message]) -> bytes:
         """The bytes of a message equal to `mirror.to_message(value, message_cls)`. Raises MirrorError as that does."""
-        key = id(value)
-        hit = self._used.get(key) or self._kept.get(key)
-        if hit is None or hit[0] is not value:
-            hit = (value, _plan(type(value), message_cls)(value, self))
-        self._used[key] = hit
-        return hit[1]
+        last = self._last
+        if last is None or last.value is not value:
+            self._last = last = _plan(type(value), message_cls)(value, last)
+        return last.data
 
 
-_Plan = Callable[[Any, MessageMemo], bytes]
+@dataclasses.dataclass(slots=True)
+class _Record:
+    """A dataclass as it was encoded: its scalars and what they became, and the records it holds, each behind its tag."""
+
+    value: Any
+    data: bytes
+    scalars: tuple[Any, ...]
+    plain: bytes
+    held: list[list[_Record]]
+
+
+_Plan = Callable[[Any, "_Record | None"], _Record]
 
 
 @mirror._remember
@@ -147,29 +154,45 @@ def _plan(cls: Any, message_cls: Any) -> _Plan:
             parts.append((name, field.is_repeated, tag(field.number), mirror._message_cls(field)))
         else:
             scalars.append((name, field.is_repeated, mirror._is_enum(item), mirror._item_encoder(item, field)))
+    read = _reader([name for name, *_ in scalars])
 
-    def encode(value: Any, memo: MessageMemo) -> bytes:
+    def plain_of(values: tuple[Any, ...]) -> bytes:
         plain: dict[str, Any] = {}
-        for name, repeated, is_enum, convert in scalars:
-            got = getattr(value, name)
+        for (name, repeated, is_enum, convert), got in zip(scalars, values, strict=True):
             if repeated:
                 if got:
                     plain[name] = list(map(convert, got))
             elif got is not None or is_enum:
                 plain[name] = convert(got)
-        out = [message_cls(**plain).SerializeToString()] if plain else []
-        for name, repeated, head, inner in parts:
+        data: bytes = message_cls(**plain).SerializeToString() if plain else b""
+        return data
+
+    def encode(value: Any, last: _Record | None) -> _Record:
+        if last is not None and type(last.value) is not cls:
+            last = None
+        values = read(value)
+        plain = last.plain if last is not None and all(map(operator.is_, values, last.scalars)) else plain_of(values)
+        out, held = [plain], []
+        for index, (name, repeated, head, inner) in enumerate(parts):
             got = getattr(value, name)
-            if repeated:
-                for each in got:
-                    data = memo.encode(each, inner)
-                    out += (head, varint(len(data)), data)
-            elif got is not None:
-                data = memo.encode(got, inner)
-                out += (head, varint(len(data)), data)
-        return b"".join(out)
+            items = got if repeated else () if got is None else (got,)
+            olds = last.held[index] if last is not None else []
+            records = []
+            for number, item in enumerate(items):
+                old = olds[number] if number < len(olds) else None
+                record = old if old is not None and old.value is item else _plan(type(item), inner)(item, old)
+                records.append(record)
+                out += (head, varint(len(record.data)), record.data)
+            held.append(records)
+        return _Record(value, b"".join(out), values, plain, held)
 
     return encode
+
+
+def _reader(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def tag(number: int) -> bytes:
