@@ -115,10 +115,10 @@ async def test_a_fault_of_one_item_is_not_that_of_the_others(server_log: ServerL
 
     real = convert.step_command
 
-    def faulty(request: Any, field: str = "") -> Any:
+    def faulty(request: Any) -> Any:
         if request.request_id == "bad":
             raise RuntimeError(SECRET)
-        return real(request, field)
+        return real(request)
 
     monkeypatch.setattr(convert, "step_command", faulty)
     async with pair() as both:

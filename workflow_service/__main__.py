@@ -109,6 +109,7 @@ async def running(
         sweeper.cancel()
         with suppress(asyncio.CancelledError):
             await sweeper
+        await engine.settle()
         await grader.close()
         await store.close()
 

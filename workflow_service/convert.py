@@ -21,11 +21,11 @@ from trialgym.v1 import (
     episode_pb2,
     grader_service_pb2,
     observation_pb2,
-    reward_pb2,
     score_pb2,
     task_pb2,
     workflow_service_pb2,
 )
+from workflow_service.answers import AnswerMemo
 from workflow_service.curricula import etag_of
 from workflow_service.domain.curriculum import Curriculum
 from workflow_service.domain.environment import (
@@ -38,8 +38,7 @@ from workflow_service.domain.environment import (
     TaskFamily,
     TaskRef,
 )
-from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, Head, TransitionRecord
-from workflow_service.domain.rewards import Reward
+from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, Head
 from workflow_service.domain.trial import actions as trial_actions
 from workflow_service.domain.trial import specification
 from workflow_service.domain.trial.choices import Tier
@@ -66,31 +65,22 @@ _SET_VIEW = observation_pb2.ObservationView.DESCRIPTOR
 # Actions
 
 
-def step_command(request: workflow_service_pb2.StepEpisodeRequest, field: str = "") -> StepCommand:
-    """The command in a request. `field` is the request's own path in a batch, with a dot. Raises InvalidField."""
-    episode_id = names.parse_episode(request.name, f"{field}name")
-    request_id = names.check_request_id(request.request_id, f"{field}request_id")
+def step_command(request: workflow_service_pb2.StepEpisodeRequest) -> StepCommand:
+    """The command in a request. Raises InvalidField."""
+    episode_id = names.parse_episode(request.name)
+    request_id = names.check_request_id(request.request_id)
     expected = request.expected_step if request.HasField("expected_step") else None
     if not request_id and expected is None:
         raise InvalidField(
-            f"{field}request_id", "is required, or expected_step in its place, so that a repeated call is never a second step"
+            "request_id", "is required, or expected_step in its place, so that a repeated call is never a second step"
         )
-    action = _action(request.action, f"{field}action")
-    return StepCommand(
-        episode_id,
-        request_id,
-        expected,
-        action,
-        request.action.SerializeToString(deterministic=True),
-        _payload_digest(request.action, action),
-    )
+    message = request.action
+    return StepCommand(episode_id, request_id, expected, _action(message, "action"), message.SerializeToString(deterministic=True))
 
 
-def _payload_digest(message: action_pb2.Action, action: Any) -> str:
-    """A digest of what the action says. A sheet, which may be large, is read once: its own digest stands for it."""
-    if isinstance(action, SubmitFindings):
-        return digest(["submit_findings", action.submission.digest, action.final, message.submit_findings.family])
-    return digest(message)
+def _said(encoded: bytes) -> str:
+    """A digest of what an action says."""
+    return digest(action_pb2.Action.FromString(encoded))
 
 
 def _action(message: action_pb2.Action, field: str) -> Any:
@@ -132,21 +122,12 @@ def _submit_findings(submit: action_pb2.SubmitFindings) -> SubmitFindings:
 class ProtoCodec:
     """Keeps actions and answers as messages of the contract; see ports.Codec."""
 
-    def encode_answer(self, record: TransitionRecord) -> bytes:
-        """The transition, without name and action, which are put to it where it is shown."""
-        message = episode_pb2.Transition(
-            step=record.step,
-            outcome=record.outcome.value,  # type: ignore[arg-type]
-            observation=observation(record.observation),
-            reward=reward(record.reward),
-            terminated=record.terminated,
-            truncated=record.truncated,
-            state_hash=record.state_hash,
-            missing_prerequisites=[missing.value for missing in record.missing],  # type: ignore[misc]
-            score=None if record.grade is None else _score(record.grade),
-            total_reward=record.total_reward,
-        )
-        return message.SerializeToString()
+    memo = AnswerMemo
+    """See ports.Codec."""
+
+    def same_action(self, logged: bytes, sent: bytes) -> bool:
+        """See ports.Codec. Equal messages may have been written as different bytes, by another version of protobuf for one."""
+        return logged == sent or _said(logged) == _said(sent)
 
     def decode_action(self, action: bytes) -> Any:
         """See ports.Codec."""
@@ -209,12 +190,6 @@ def fill_view(message: observation_pb2.Observation, text: str, tasks: Iterable[P
     message.text = "\n\n".join(parts)
 
 
-def reward(earned: Reward) -> reward_pb2.Reward:
-    """A reward with its terms."""
-    terms = [reward_pb2.RewardTerm(kind=term.kind.value, value=term.value) for term in earned.terms]  # type: ignore[arg-type]
-    return reward_pb2.Reward(value=earned.value, terms=terms)
-
-
 # The grader
 
 
@@ -272,19 +247,6 @@ def grade(score: score_pb2.Score) -> Grade:
         content_digest=score.content_digest,
         accepted_entries=score.accepted_entries,
         invalid_entries=score.invalid_entries,
-    )
-
-
-def _score(graded: Grade) -> score_pb2.Score:
-    return score_pb2.Score(
-        value=graded.value,
-        points=graded.points,
-        max_points=graded.max_points,
-        feedback=graded.feedback,
-        rubric=score_pb2.Rubric(name=graded.rubric, version=graded.rubric_version),
-        content_digest=graded.content_digest,
-        accepted_entries=graded.accepted_entries,
-        invalid_entries=graded.invalid_entries,
     )
 
 

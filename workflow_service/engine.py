@@ -13,11 +13,12 @@ import structlog
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import Capacity, EpisodeFinished, InvalidField, Quota, RequestIdReused, TrialgymError
 from workflow_service.curricula import Curricula
-from workflow_service.domain.environment import Observation
+from workflow_service.domain.environment import Observation, SubmitFindings
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Head
 from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec, Environments
+from workflow_service.pump import Pump
 from workflow_service.quota import Places
 from workflow_service.refusals import TOMBSTONE_MS, expired, is_expired, is_forgotten, refusal, store_errors, unknown
 from workflow_service.stepping import StepAnswer, StepCommand, Stepper
@@ -69,10 +70,29 @@ class Engine:
             places=self._places,
             curricula=self.curricula,
         )
+        self._pump: Pump[StepCommand, StepAnswer | TrialgymError] = Pump(self._stepper.step, self._is_free)
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes; see Stepper.step."""
         return await self._stepper.step(commands)
+
+    async def step_one(self, command: StepCommand) -> StepAnswer | TrialgymError:
+        """Takes one step, together with others that arrive at the same time unless it must be graded."""
+        if isinstance(command.action, SubmitFindings):
+            return (await self._stepper.step([command]))[0]
+        return await self._pump.submit(command)
+
+    def begin(self, command: StepCommand) -> asyncio.Future[StepAnswer | TrialgymError]:
+        """Begins a step that needs no grade. Cancelled before its turn has come, it is not taken."""
+        return self._pump.submit(command)
+
+    async def settle(self) -> None:
+        """Returns when no step is under way any more."""
+        await self._pump.settle()
+
+    def _is_free(self, episode_id: str) -> bool:
+        live = self.live.known(episode_id)
+        return live is not None and not live.turn.locked()
 
     # Creating
 
@@ -130,7 +150,7 @@ class Engine:
         with store_errors():
             state, entries = await self.live.state_at(source, at_step)
         # The fork's own steps may reuse the source's request ids: an id names a step within one episode.
-        inherited = tuple(replace(entry, request_id="", payload_digest="") for entry in entries)
+        inherited = tuple(replace(entry, request_id="") for entry in entries)
         total = self._codec.decode_total_reward(entries[-1].answer) if entries else 0.0
         now = self._clock()
         head = Head(at_step, EpisodeState.ACTIVE, now + start.ttl_ms, now, total, digest(state))

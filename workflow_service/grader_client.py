@@ -28,6 +28,7 @@ from trialgym.rpc.logs import Spate
 from trialgym.v1 import grader_service_pb2_grpc
 from workflow_service import convert
 from workflow_service.domain.environment import Grade, GradeCall
+from workflow_service.gathering import Gatherer
 from workflow_service.grader_port import GRADER_SHARE, PublicTask
 from workflow_service.ports import Clock
 
@@ -43,6 +44,8 @@ _FRESH_MS = 30_000
 
 _CACHED_TASKS = 1_024
 _BATCH = 256
+_LARGE_BYTES = 8 * 1024
+"""A sheet of this size is graded alone: ordinary ones are not to wait for it."""
 _BATCH_BYTES = 512 * 1024
 """Larger batches are graded in parts: reading and writing a part keeps neither service's other calls waiting."""
 
@@ -57,6 +60,7 @@ class GrpcGrader:
         self._target = target
         self._clock = clock
         self._failures = Spate()
+        self._gatherer = Gatherer(self._gathered, GRADER_SHARE)
         self._by_digest: OrderedDict[str, PublicTask] = OrderedDict()
         self._by_name: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
@@ -90,28 +94,39 @@ class GrpcGrader:
 
     async def grade(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
         """See GraderPort."""
+        if len(calls) == 1 and len(calls[0].submission.content) < _LARGE_BYTES:
+            return [await self._gatherer.grade(calls[0])]
         if len(calls) == 1:
-            return [await self._grade_one(calls[0])]
+            return [await self._grade_one(calls[0], GRADER_SHARE)]
+        return await self._grade_all(calls)
+
+    async def _gathered(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
+        """Grades what has gathered; its share of each call's time was taken already."""
+        if len(calls) == 1:
+            return [await self._grade_one(calls[0], 1.0)]
+        return await self._grade_many(calls, 1.0)
+
+    async def _grade_all(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
         async with asyncio.TaskGroup() as group:
             parts = []
             for chunk in _chunks(calls):
-                parts.append(group.create_task(self._grade_many(chunk)))
+                parts.append(group.create_task(self._grade_many(chunk, GRADER_SHARE)))
                 await asyncio.sleep(0)  # writing a large part takes a while; between two of them the others have their turn
         return [grade for part in parts for grade in part.result()]
 
-    async def _grade_one(self, call: GradeCall) -> Grade | TrialgymError:
+    async def _grade_one(self, call: GradeCall, share: float) -> Grade | TrialgymError:
         try:
-            response = await self._stub.Grade(convert.grade_request(call), timeout=budget_s(GRADER_SHARE), metadata=_metadata())
+            response = await self._stub.Grade(convert.grade_request(call), timeout=budget_s(share), metadata=_metadata())
         except grpc.aio.AioRpcError as error:
             return self._failure(error, "action.submit_findings.")
         except DeadlineExceeded as error:
             return error
         return _checked(convert.grade(response.score), call)
 
-    async def _grade_many(self, calls: Sequence[GradeCall]) -> list[Grade | TrialgymError]:
+    async def _grade_many(self, calls: Sequence[GradeCall], share: float) -> list[Grade | TrialgymError]:
         request = convert.batch_grade_request(calls)
         try:
-            response = await self._stub.BatchGrade(request, timeout=budget_s(GRADER_SHARE), metadata=_metadata())
+            response = await self._stub.BatchGrade(request, timeout=budget_s(share), metadata=_metadata())
         except grpc.aio.AioRpcError as error:
             return [self._failure(error, "")] * len(calls)
         except DeadlineExceeded as error:
@@ -188,4 +203,4 @@ def _other_edition(name: str) -> VersionMismatch:
 
 def _metadata() -> tuple[tuple[str, str], ...]:
     call = current_call()
-    return (("x-request-id", call.call_id),) if call is not None else ()
+    return (("x-request-id", call.call_id),) if call is not None and call.call_id else ()

@@ -14,24 +14,38 @@ from trialgym.rpc.errors import VersionMismatch
 from trialgym.rpc.turns import Turns
 from workflow_service.domain.environment import Environment
 from workflow_service.domain.episode import Entry, EpisodeStart, Head
-from workflow_service.ports import Codec, Environments
+from workflow_service.ports import Codec, Environments, Memo
 from workflow_service.refusals import unknown
 from workflow_service.storage.base import EpisodeStore, Stored
+from workflow_service.turn import Turn
 
 _SPARED = 16
 """So many episodes in use are passed over when one must leave; the next time will do."""
 
 
+_RECENT = 4_096
+"""Episodes of which more than the state is remembered, at some 10 to 50 kilobytes each."""
+
+
+@dataclass(slots=True)
+class Recent:
+    """What makes the next step of an episode cheaper, or a fork of it: what its steps were encoded from, and its states by step."""
+
+    memo: Memo
+    states: dict[int, Any] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Live:
-    """An episode in memory: the state after `head.step` steps, and what each request id was used for."""
+    """An episode in memory: the state after `head.step` steps, and the step that each request id was used for."""
 
     start: EpisodeStart
     head: Head
     environment: Environment[Any]
     state: Any
-    requests: dict[str, tuple[int, str]]
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    requests: dict[str, int]
+    turn: Turn = field(default_factory=Turn, compare=False)
+    recent: Recent | None = field(default=None, compare=False)
 
     @property
     def episode_id(self) -> str:
@@ -48,6 +62,7 @@ class LiveEpisodes:
         self._codec = codec
         self._limit = limit
         self._cache: OrderedDict[str, Live] = OrderedDict()
+        self._recent: OrderedDict[int, Live] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Live]] = {}
 
     def put(self, live: Live) -> None:
@@ -64,6 +79,25 @@ class LiveEpisodes:
     def known(self, episode_id: str) -> Live | None:
         """What is remembered of an episode, if anything; it may be behind."""
         return self._cache.get(episode_id)
+
+    def used(self, episode_id: str) -> Live | None:
+        """As `known`, for one that is about to be stepped."""
+        live = self._cache.get(episode_id)
+        if live is not None:
+            self._cache.move_to_end(episode_id)
+        return live
+
+    def recent(self, live: Live) -> Recent:
+        """What is remembered of an episode's last steps; of the episodes stepped longest ago it is forgotten."""
+        found = live.recent
+        if found is not None:
+            self._recent.move_to_end(id(live))
+            return found
+        found = live.recent = Recent(self._codec.memo(), {live.head.step: live.state})
+        self._recent[id(live)] = live
+        if len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)[1].recent = None
+        return found
 
     async def get(self, episode_id: str) -> Live:
         """The episode as last known here. Raises NotFound where there is none."""
@@ -100,6 +134,8 @@ class LiveEpisodes:
             raise unknown(live.episode_id)
         if step == live.head.step:
             return live.state, entries
+        if live.recent is not None and step in live.recent.states:
+            return live.recent.states[step], entries
         return await self._fold(live.environment, live.environment.reset(), entries), entries
 
     def new(self, start: EpisodeStart) -> tuple[Environment[Any], Any, str]:
@@ -146,7 +182,7 @@ class LiveEpisodes:
             )
         if live.head.step == base:  # nobody else moved it while the log was folded
             live.state, live.head = state, head
-            live.requests.update((e.request_id, (e.step, e.payload_digest)) for e in entries if e.request_id)
+            live.requests.update((e.request_id, e.step) for e in entries if e.request_id)
 
     async def _fold(self, environment: Environment[Any], state: Any, entries: Iterable[Entry]) -> Any:
         turns = Turns()  # a long log of a trial takes tens of milliseconds
@@ -162,7 +198,7 @@ class LiveEpisodes:
             if len(self._cache) <= self._limit:
                 return
             episode_id, live = next(iter(self._cache.items()))
-            if live.lock.locked():
+            if live.turn.locked():
                 self._cache.move_to_end(episode_id)
             else:
                 del self._cache[episode_id]

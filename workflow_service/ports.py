@@ -18,11 +18,24 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Memo(Protocol):
+    """Encodes the steps of one episode, the faster for what it remembers of the last. What it gives depends on the values alone."""
+
+    def state_hash(self, state: Any) -> str:
+        """The digest of a state."""
+
+    def answer(self, record: TransitionRecord) -> bytes:
+        """The transition as it will be answered, now and at every replay."""
+
+
 class Codec(Protocol):
     """Encodes what the log keeps. The store and the engine hold the bytes and never read them."""
 
-    def encode_answer(self, record: TransitionRecord) -> bytes:
-        """The transition as it will be answered, now and at every replay."""
+    def memo(self) -> Memo:
+        """For the steps of an episode from now on."""
+
+    def same_action(self, logged: bytes, sent: bytes) -> bool:
+        """Whether two encoded actions say the same."""
 
     def decode_action(self, action: bytes) -> Any:
         """The action in a log entry."""

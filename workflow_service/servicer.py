@@ -34,14 +34,14 @@ from trialgym.v1 import (
     workflow_service_pb2,
     workflow_service_pb2_grpc,
 )
-from workflow_service import convert
+from workflow_service import answers, convert
 from workflow_service.curricula import Curricula
 from workflow_service.engine import Engine, id_for
 from workflow_service.grader_port import GraderPort, PublicTask
 from workflow_service.live import Live
 from workflow_service.starts import TRIAL_TASKS, Starter
 from workflow_service.stepping import StepAnswer, StepCommand
-from workflow_service.streaming import answer_stream
+from workflow_service.streaming import answer_stream, within_deadline
 
 MAX_BATCH = 256
 MAX_GROUP = 256
@@ -121,50 +121,79 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             response.next_page_token = paging.make_token(last, "ListEpisodes", wanted)
         return response
 
-    async def StepEpisode(
+    # The step methods give bytes, which the interceptor sends as they are.
+
+    async def StepEpisode(  # type: ignore[override]
         self, request: workflow_service_pb2.StepEpisodeRequest, context: Context
-    ) -> workflow_service_pb2.StepEpisodeResponse:
+    ) -> bytes:
         return await self._step(request)
 
-    async def BatchStepEpisodes(
+    async def BatchStepEpisodes(  # type: ignore[override]
         self, request: workflow_service_pb2.BatchStepEpisodesRequest, context: Context
-    ) -> workflow_service_pb2.BatchStepEpisodesResponse:
-        _check_batch(len(request.requests), "requests")
-        _check_distinct([step.name for step in request.requests], "requests[{}].name")
-        results = [workflow_service_pb2.StepResult() for _ in request.requests]
-        commands, places, turns = [], [], Turns()
-        for index, step in enumerate(request.requests):
-            await turns.give()
+    ) -> bytes:
+        requests = request.requests
+        _check_batch(len(requests), "requests")
+        _check_distinct([step.name for step in requests], "requests[{}].name")
+        # One item's answer stands where its request stood.
+        results: list[bytes] = [b""] * len(requests)
+        views: list[int] = []
+        refused: Counter[str] = Counter()
+        commands: list[StepCommand] = []
+        places: list[int] = []
+        turns = Turns()
+
+        def refuse(index: int, error: Exception) -> None:
+            failed = _failure(error)
+            refused[_reason(failed)] += 1
+            results[index] = answers.failed_result(failed)
+
+        for index, step in enumerate(requests):
+            if turns.due():
+                await turns.give()
             try:
-                field = f"requests[{index}]."
-                convert.check_view(step.view, f"{field}view", batch=True)
-                commands.append(await _command(step, field))
+                view = int(step.view)
+                if view:
+                    convert.check_view(view, f"requests[{index}].view", batch=True)
+                commands.append(await _command(step, "requests", index))
+                views.append(view)
                 places.append(index)
             except Exception as error:
-                results[index].failure.CopyFrom(_failure(error))
-        answers = await self._engine.step(commands)
-        for index, answer in zip(places, answers, strict=True):
-            await turns.give()
+                refuse(index, error)
+        for index, view, answer in zip(places, views, await self._engine.step(commands), strict=True):
+            if turns.due():
+                await turns.give()
             try:
                 if isinstance(answer, TrialgymError):
                     raise _below(f"requests[{index}].", answer)
-                results[index].response.CopyFrom(await self._answer(answer, request.requests[index].view))
+                if view > _VIEW.OBSERVATION_VIEW_BASIC:
+                    response = await self._fuller_answer(answer, view)
+                else:
+                    response = answers.step_response(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed)
+                results[index] = answers.step_result(response)
             except Exception as error:
-                results[index].failure.CopyFrom(_failure(error))
-        _note_refused(Counter(_reason(result.failure) for result in results if result.HasField("failure")))
-        return workflow_service_pb2.BatchStepEpisodesResponse(results=results)
+                refuse(index, error)
+        _note_refused(refused)
+        return b"".join(results)
 
-    async def StreamSteps(
+    async def StreamSteps(  # type: ignore[override]
         self, request_iterator: AsyncIterator[workflow_service_pb2.StreamStepsRequest], context: Context
-    ) -> AsyncIterator[workflow_service_pb2.StreamStepsResponse]:
-        async def step(request: workflow_service_pb2.StepEpisodeRequest) -> workflow_service_pb2.StepEpisodeResponse:
+    ) -> AsyncIterator[bytes]:
+        async def step(request: workflow_service_pb2.StepEpisodeRequest) -> bytes:
             return await self._step(request, "request.")
 
+        def begin(request: workflow_service_pb2.StepEpisodeRequest) -> asyncio.Future[bytes]:
+            kind = request.action.WhichOneof("action")
+            if kind == "submit_findings" or request.view > _VIEW.OBSERVATION_VIEW_BASIC or request.ByteSize() > HEAVY_BYTES:
+                return asyncio.ensure_future(within_deadline(step, request))
+            return _answered(self._begin(request, "request."), "request.")
+
         refused: Counter[str] = Counter()
+
+        def note(failed: error_pb2.Failure) -> None:
+            refused[_reason(failed)] += 1
+
         try:
-            async for response in answer_stream(request_iterator, step):
-                if response.HasField("failure"):
-                    refused[_reason(response.failure)] += 1
+            async for response in answer_stream(request_iterator, begin, note):
                 yield response
         finally:
             _note_refused(refused)
@@ -288,24 +317,35 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         etag = request.etag or request.curriculum.etag
         return convert.curriculum(await self._curricula.update(curriculum_id, tier=tier, scenarios=scenarios, etag=etag))
 
-    async def _step(
-        self, request: workflow_service_pb2.StepEpisodeRequest, at: str = ""
-    ) -> workflow_service_pb2.StepEpisodeResponse:
+    async def _step(self, request: workflow_service_pb2.StepEpisodeRequest, at: str = "") -> bytes:
         """One step. `at` is the request's own path in the message that carried it, with a dot."""
-        convert.check_view(request.view, f"{at}view")
+        view = request.view
+        if view:
+            convert.check_view(view, f"{at}view")
         command = await _command(request, at)
-        if request.view == _VIEW.OBSERVATION_VIEW_FULL:
+        if view == _VIEW.OBSERVATION_VIEW_FULL:
             await self._fetch_materials(command.episode_id)
-        answer = (await self._engine.step([command]))[0]
+        answer = await self._engine.step_one(command)
         if isinstance(answer, TrialgymError):
             raise _below(at, answer)
+        if view <= _VIEW.OBSERVATION_VIEW_BASIC:
+            return answers.step_response(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed)
         try:
-            return await self._answer(answer, request.view)
+            return await self._fuller_answer(answer, view)
         except (Unavailable, DeadlineExceeded) as error:
             raise GraderUnavailable(
                 "the step is committed, but the materials of its observation could not be had; send it again with the same "
                 "request_id, or read the episode"
             ) from error
+
+    def _begin(self, request: workflow_service_pb2.StepEpisodeRequest, at: str) -> asyncio.Future[StepAnswer | TrialgymError]:
+        """Begins a step that nothing else is waited for than the store."""
+        try:
+            if request.view:
+                convert.check_view(request.view, "view")
+            return self._engine.begin(convert.step_command(request))
+        except InvalidField as error:
+            raise _below(at, error) from error
 
     async def _fetch_materials(self, episode_id: str) -> None:
         """Has the materials at hand before anything is committed, so that a dead grader refuses instead of half answering."""
@@ -313,11 +353,10 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         for task in convert.tasks_of(live.start):
             await self._grader.get_task(task.name, digest=task.content_digest)
 
-    async def _answer(self, answer: StepAnswer, view: int) -> workflow_service_pb2.StepEpisodeResponse:
+    async def _fuller_answer(self, answer: StepAnswer, view: int) -> bytes:
         transition = convert.stored_transition(answer.live.episode_id, answer.step, answer.answer)
-        if view > _VIEW.OBSERVATION_VIEW_BASIC:
-            await self._fill(transition.observation, answer.live, answer.step, view)
-        return workflow_service_pb2.StepEpisodeResponse(transition=transition, replayed=answer.replayed)
+        await self._fill(transition.observation, answer.live, answer.step, view)
+        return workflow_service_pb2.StepEpisodeResponse(transition=transition, replayed=answer.replayed).SerializeToString()
 
     async def _episode(self, live: Live, view: int) -> episode_pb2.Episode:
         shown = self._engine.shown(convert.stored(live.start, live.head))
@@ -338,6 +377,35 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         if view == _VIEW.OBSERVATION_VIEW_FULL:
             tasks = [await self._grader.get_task(packet.task, digest=packet.content_digest) for packet in seen.review_packets]
         convert.fill_view(message, text, tasks)
+
+
+def _answered(step: asyncio.Future[StepAnswer | TrialgymError], at: str) -> asyncio.Future[bytes]:
+    """The response to a step that was begun; cancelling it cancels the step, too, where it has not begun to be taken."""
+    response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def taken(step: asyncio.Future[StepAnswer | TrialgymError]) -> None:
+        if response.done():
+            return
+        if step.cancelled():
+            response.cancel()
+            return
+        error = step.exception()
+        if error is not None:
+            response.set_exception(error)
+            return
+        answer = step.result()
+        if isinstance(answer, TrialgymError):
+            response.set_exception(_below(at, answer))
+        else:
+            response.set_result(answers.step_response(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed))
+
+    def left(response: asyncio.Future[bytes]) -> None:
+        if response.cancelled():
+            step.cancel()
+
+    step.add_done_callback(taken)
+    response.add_done_callback(left)
+    return response
 
 
 def _check_batch(count: int, field: str) -> None:
@@ -367,11 +435,17 @@ def _note_refused(reasons: Counter[str]) -> None:
         _log.info("items refused", reasons=dict(reasons))
 
 
-async def _command(request: workflow_service_pb2.StepEpisodeRequest, at: str) -> StepCommand:
-    """The command in a request. A large sheet is read in a thread, where it does not keep other calls from the event loop."""
-    if request.ByteSize() > HEAVY_BYTES:
-        return await asyncio.to_thread(convert.step_command, request, at)
-    return convert.step_command(request, at)
+async def _command(request: workflow_service_pb2.StepEpisodeRequest, at: str, index: int | None = None) -> StepCommand:
+    """The command in a request. A large sheet is read in a thread, where it does not keep other calls from the event loop.
+
+    `at` is the request's path with a dot, or with `index` that of the list that it stands in.
+    """
+    try:
+        if request.ByteSize() > HEAVY_BYTES:
+            return await asyncio.to_thread(convert.step_command, request)
+        return convert.step_command(request)
+    except InvalidField as error:
+        raise _below(at if index is None else f"{at}[{index}].", error) from error
 
 
 def _failure(error: Exception) -> error_pb2.Failure:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
 
-from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import Capacity, InvalidField, RequestIdReused, TrialgymError
 from trialgym.rpc.incidents import fault
 from trialgym.rpc.turns import Turns
@@ -32,30 +30,32 @@ from workflow_service.ports import Clock, Codec
 from workflow_service.quota import Places
 from workflow_service.refusals import refusal, store_errors, unknown
 from workflow_service.storage.base import Append, EpisodeStore
+from workflow_service.turn import Turn
 
 T = TypeVar("T")
 
 _log = structlog.get_logger("trialgym.engine")
 
+_ACTIVE = EpisodeState.ACTIVE
+
 _ROUNDS = 8
 """A step that loses the fence this often is racing somebody who steps without end; its caller may try again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepCommand:
-    """One step to take. `action` is the decoded action, `encoded` the same as the log keeps it, `payload_digest` its digest."""
+    """One step to take. `action` is the decoded action, `encoded` the same as the log keeps it."""
 
     episode_id: str
     request_id: str
     expected_step: int | None
     action: Any
     encoded: bytes
-    payload_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepAnswer:
-    """A step's stored answer. `observe` gives what a fuller view of it needs."""
+    """A step's stored answer, and the episode it was taken in."""
 
     live: Live
     step: int
@@ -107,46 +107,99 @@ class Stepper:
 
         Cancelling it leaves each episode as it was or with its step committed, never between.
         """
-        if len({command.episode_id for command in commands}) < len(commands):
+        ids = [command.episode_id for command in commands]
+        if len(set(ids)) < len(ids):
             raise ValueError("the steps of a batch must be of different episodes")
         results: dict[int, StepAnswer | TrialgymError] = {}
-        async with AsyncExitStack() as turns:
-            waiting: list[int] = []
-            # Turns are taken in one order everywhere, or two batches could wait for each other.
-            for index in sorted(range(len(commands)), key=lambda i: commands[i].episode_id):
-                try:
-                    with store_errors():
-                        live = await self._live.get(commands[index].episode_id)
-                    await turns.enter_async_context(live.lock)
-                except TrialgymError as error:
-                    results[index] = error
-                except Exception as error:
-                    results[index] = fault(error)
-                else:
-                    waiting.append(index)
-            for _ in range(_ROUNDS):
-                waiting = await self._round(waiting, commands, results)
+        held: list[Turn] = []
+        try:
+            lives = self._take_all(ids, held)
+            if lives is None:
+                lives = await self._take_each(ids, held, results)
+            waiting = await self._round(list(lives.items()), commands, results)
+            for _ in range(_ROUNDS - 1):
                 if not waiting:
                     break
-            for index in waiting:
+                waiting = await self._round(await self._read_again(waiting, ids, results), commands, results)
+            for index, _live in waiting:
                 results[index] = Capacity("the episode is being stepped by others without pause; try again", retry_after_ms=100)
+        finally:
+            for turn in held:
+                turn.give_back()
         return [results[index] for index in range(len(commands))]
+
+    def _take_all(self, ids: Sequence[str], held: list[Turn]) -> dict[int, Live] | None:
+        """The turns of all episodes at once, or none and None where one is not in memory or is not free."""
+        lives: dict[int, Live] = {}
+        used = self._live.used
+        for index, episode_id in enumerate(ids):
+            live = used(episode_id)
+            if live is None or not live.turn.try_take():
+                for turn in held:
+                    turn.give_back()
+                held.clear()
+                return None
+            held.append(live.turn)
+            lives[index] = live
+        return lives
+
+    async def _take_each(
+        self, ids: Sequence[str], held: list[Turn], results: dict[int, StepAnswer | TrialgymError]
+    ) -> dict[int, Live]:
+        """The turns of the episodes, one after the other in one order everywhere, or two batches could wait for each other."""
+        lives: dict[int, Live] = {}
+        for index in sorted(range(len(ids)), key=lambda i: ids[i]):
+            try:
+                with store_errors():
+                    live = await self._live.get(ids[index])
+                await live.turn.take()
+                while (now := self._live.known(ids[index]) or live) is not live:
+                    # Whoever had the turn before found that the episode must be read anew.
+                    live.turn.give_back()
+                    live = now
+                    await live.turn.take()
+                held.append(live.turn)
+                lives[index] = live
+            except TrialgymError as error:
+                results[index] = error
+            except Exception as error:
+                results[index] = fault(error)
+        return lives
+
+    async def _read_again(
+        self, waiting: Sequence[tuple[int, Live]], ids: Sequence[str], results: dict[int, StepAnswer | TrialgymError]
+    ) -> list[tuple[int, Live]]:
+        found = []
+        for index, _ in waiting:
+            try:
+                with store_errors():
+                    found.append((index, await self._live.get(ids[index])))
+            except TrialgymError as error:
+                results[index] = error
+            except Exception as error:
+                results[index] = fault(error)
+        return found
 
     async def _round(
         self,
-        indices: Sequence[int],
+        episodes: Sequence[tuple[int, Live]],
         commands: Sequence[StepCommand],
         results: dict[int, StepAnswer | TrialgymError],
-    ) -> list[int]:
+    ) -> list[tuple[int, Live]]:
         """One try at each step; returns those to try again, because somebody else's step came first."""
         plans: list[_Plan] = []
         turns = Turns()  # a batch of hundreds must not keep the loop from everybody else
-        for index in indices:
-            await turns.give()
+        now = self._clock()
+        for index, live in episodes:
+            if turns.due():
+                await turns.give()
+                now = self._clock()
+            command = commands[index]
             try:
-                with store_errors():
-                    live = await self._live.get(commands[index].episode_id)
-                outcome = await self._plan(index, commands[index], live)
+                if (command.request_id and command.request_id in live.requests) or _refused(command, live.head, now):
+                    outcome = await self._plan_carefully(index, command)
+                else:
+                    outcome = self._plan(index, command, live)
             except TrialgymError as error:
                 results[index] = error
             except Exception as error:
@@ -160,18 +213,23 @@ class Stepper:
         # A reader may have caught the episode up with another replica while the grader worked: what was decided and graded then
         # holds no more, and the step that came first may have been this very request.
         ready: list[_Plan] = []
+        now = self._clock()
         for plan in plans:
-            await turns.give()
-            if plan.live.head.step == plan.base and self._apply(plan, results):
+            if turns.due():
+                await turns.give()
+                now = self._clock()
+            if plan.live.head.step == plan.base and self._apply(plan, now, results):
                 ready.append(plan)
         if ready:
             await _uncut(self._commit(ready, results))
-        return [index for index in indices if index not in results]
+        return [(index, live) for index, live in episodes if index not in results]
 
-    async def _plan(self, index: int, command: StepCommand, live: Live) -> _Plan | StepAnswer:
-        """The stored answer of a known request, or what must be graded for a new one."""
+    async def _plan_carefully(self, index: int, command: StepCommand) -> _Plan | StepAnswer:
+        """The stored answer of a known request, a refusal, or what must be graded for a step that looked refused."""
+        with store_errors():
+            live = await self._live.get(command.episode_id)
         known = live.requests.get(command.request_id) if command.request_id else None
-        if known is None and self._refusal(command, live) is not None:
+        if known is None:
             # Another replica may have moved the episode on; only the store may refuse.
             with store_errors():
                 live = await self._live.fresh(command.episode_id)
@@ -180,23 +238,26 @@ class Stepper:
             if known is None and refused is not None:
                 raise refused
         if known is not None:
-            return await self._replay(command, live, *known)
+            return await self._replay(command, live, known)
+        return self._plan(index, command, live)
+
+    def _plan(self, index: int, command: StepCommand, live: Live) -> _Plan:
         try:
             call = live.environment.grade_call(live.state, command.action)
         except (WrongAction, InvalidAction) as error:
             raise InvalidField(error.field, error.problem) from error
         return _Plan(index, command, live, live.head.step, call)
 
-    async def _replay(self, command: StepCommand, live: Live, step: int, payload_digest: str) -> StepAnswer:
-        if payload_digest != command.payload_digest:
-            raise RequestIdReused(
-                f"request_id {command.request_id} was used for another action at step {step}; use a new id for a new action"
-            )
+    async def _replay(self, command: StepCommand, live: Live, step: int) -> StepAnswer:
         with store_errors():
             entries = await self._store.entries(live.episode_id, after=step - 1, limit=1)
         if not entries:
             self._live.forget(live.episode_id)
             raise unknown(live.episode_id)
+        if not self._codec.same_action(entries[0].action, command.encoded):
+            raise RequestIdReused(
+                f"request_id {command.request_id} was used for another action at step {step}; use a new id for a new action"
+            )
         return StepAnswer(live, step, entries[0].answer, replayed=True)
 
     async def _grade(self, plans: list[_Plan], results: dict[int, StepAnswer | TrialgymError]) -> list[_Plan]:
@@ -232,36 +293,44 @@ class Stepper:
             if live.head.step == plan.base and self._refusal(plan.command, live) is None:
                 results[plan.index] = error
 
-    def _apply(self, plan: _Plan, results: dict[int, StepAnswer | TrialgymError]) -> bool:
+    def _apply(self, plan: _Plan, now: int, results: dict[int, StepAnswer | TrialgymError]) -> bool:
         """Applies the rules to a plan; False where they failed, which is a fault of ours and no step."""
         live, command = plan.live, plan.command
         try:
             applied: Applied[Any] = live.environment.apply(live.state, command.action, plan.grade)
-            state_hash = digest(applied.state)
-            now, step = self._clock(), live.head.step + 1
-            total = live.head.total_reward + applied.reward.value
-            ended = EpisodeState.TERMINATED if applied.terminated else EpisodeState.TRUNCATED if applied.truncated else None
-            lease_ms = live.start.ttl_ms if ended is None else self._retention_ms
-            head = Head(step, ended or EpisodeState.ACTIVE, now + lease_ms, now, total, state_hash)
-            record = TransitionRecord(
-                step=step,
-                outcome=applied.outcome,
-                observation=live.environment.observe(applied.state),
-                reward=applied.reward,
-                total_reward=total,
-                state_hash=state_hash,
-                terminated=applied.terminated,
-                truncated=applied.truncated,
-                missing=applied.missing,
-                grade=plan.grade,
+            after, reward = applied.state, applied.reward
+            recent = self._live.recent(live)
+            state_hash = recent.memo.state_hash(after)
+            step = plan.base + 1
+            total = live.head.total_reward + reward.value
+            if applied.terminated:
+                state, expire_ms = EpisodeState.TERMINATED, now + self._retention_ms
+            elif applied.truncated:
+                state, expire_ms = EpisodeState.TRUNCATED, now + self._retention_ms
+            else:
+                state, expire_ms = EpisodeState.ACTIVE, now + live.start.ttl_ms
+            head = Head(step, state, expire_ms, now, total, state_hash)
+            answer = recent.memo.answer(
+                TransitionRecord(
+                    step,
+                    applied.outcome,
+                    live.environment.observe(after),
+                    reward,
+                    total,
+                    state_hash,
+                    applied.terminated,
+                    applied.truncated,
+                    applied.missing,
+                    plan.grade,
+                )
             )
-            answer = self._codec.encode_answer(record)
         except Exception as error:
             results[plan.index] = fault(error)
             return False
-        plan.state = applied.state
-        plan.success = any(term.kind is TermKind.OUTCOME and term.value > 0 for term in applied.reward.terms)
-        entry = Entry(step, command.request_id, command.payload_digest, command.encoded, answer)
+        plan.state = after
+        if applied.terminated:
+            plan.success = any(term.kind is TermKind.OUTCOME and term.value > 0 for term in reward.terms)
+        entry = Entry(step, command.request_id, command.encoded, answer)
         plan.append = Append(live.episode_id, entry, head, live.head.state_hash)
         return True
 
@@ -283,15 +352,18 @@ class Stepper:
             if not won:
                 await self._reload(plan, results)
                 continue
-            if live.head.step < append.entry.step:  # else a reader has already caught it up, with this step and perhaps with more
+            entry = append.entry
+            if live.head.step < entry.step:  # else a reader has already caught it up, with this step and perhaps with more
                 live.state, live.head = plan.state, append.head
-            if append.entry.request_id:
-                live.requests[append.entry.request_id] = (append.entry.step, append.entry.payload_digest)
+            if live.recent is not None:
+                live.recent.states[entry.step] = plan.state
+            if entry.request_id:
+                live.requests[entry.request_id] = entry.step
             if append.head.state is not EpisodeState.ACTIVE:
                 self._places.free(1, since=counts)
                 await self._judge(plan)
             self._live.put(live)
-            results[plan.index] = StepAnswer(live, append.entry.step, append.entry.answer, replayed=False)
+            results[plan.index] = StepAnswer(live, entry.step, entry.answer, False)
 
     async def _judge(self, plan: _Plan) -> None:
         """Tells the episode's curriculum how it went. The step stands whatever becomes of that."""
@@ -316,6 +388,16 @@ class Stepper:
 
     def _refusal(self, command: StepCommand, live: Live) -> TrialgymError | None:
         return refusal(live.episode_id, live.head, command.expected_step, self._clock())
+
+
+def _refused(command: StepCommand, head: Head, now_ms: int) -> bool:
+    """Whether `refusal` would have something to say; asked at every step, so in the fewest words."""
+    return (
+        head.state is not _ACTIVE
+        or head.expire_ms <= now_ms
+        or head.deleted
+        or (command.expected_step is not None and command.expected_step != head.step)
+    )
 
 
 async def _uncut(work: Coroutine[Any, Any, T]) -> T:

@@ -67,7 +67,6 @@ class Entry:
 
     step: int
     request_id: str
-    payload_digest: str
     action: bytes
     answer: bytes
 

@@ -126,11 +126,11 @@ def stage_append(table: Table, tail: Tail, steps: Sequence[Append], slots: Seque
                 waits = waits or slot.durable is not tip
                 results[index] = False
                 continue
-            request, digest, text_hash = len(entry.request_id), len(entry.payload_digest), len(head.state_hash)
-            text = (entry.request_id + entry.payload_digest + head.state_hash).encode()
-            if len(text) != request + digest + text_hash:  # not all of it is ASCII
-                request, digest = len(entry.request_id.encode()), len(entry.payload_digest.encode())
-                text_hash = len(text) - request - digest
+            request, text_hash = len(entry.request_id), len(head.state_hash)
+            text = (entry.request_id + head.state_hash).encode()
+            if len(text) != request + text_hash:  # not all of it is ASCII
+                request = len(entry.request_id.encode())
+                text_hash = len(text) - request
             action, answer, state = entry.action, entry.answer, head.state
             start = text + action  # as one part, which is cheaper to sum and to write than two
             metas.append(
@@ -139,7 +139,6 @@ def stage_append(table: Table, tail: Tail, steps: Sequence[Append], slots: Seque
                     1 if state is _ACTIVE else state.value,
                     head.deleted,
                     request,
-                    digest,
                     text_hash,
                     len(action),
                     len(answer),

@@ -27,14 +27,14 @@ EVENTS = frozenset(kind.value for kind in EventKind)
 _MAGIC = b"tgjF"
 _FRAME = struct.Struct("<4sIIIQQQQQQI")
 _SUM = struct.Struct("<I")
-_ENTRY = struct.Struct("<IIIII")
+_ENTRY = struct.Struct("<IIII")
 _HEAD = struct.Struct("<IBBqqdIIQ")
 
-SCAN = struct.Struct("<B27xQ40x")
+SCAN = struct.Struct("<B23xQ40x")
 """A meta's kind and number alone."""
 
 HEADER_SIZE = _FRAME.size + _SUM.size
-META = struct.Struct("<BBBxIIIIIIQIIqqdII")
+META = struct.Struct("<BBBxIIIIIQIIqqdII")
 META_SIZE = META.size
 SUM_SIZE = _SUM.size
 
@@ -104,7 +104,6 @@ class Meta(NamedTuple):
     state: int
     deleted: int
     request: int
-    digest: int
     text_hash: int
     action: int
     answer: int
@@ -121,7 +120,7 @@ class Meta(NamedTuple):
     @property
     def body_size(self) -> int:
         """The body in bytes."""
-        return self.request + self.digest + self.text_hash + self.action + self.answer
+        return self.request + self.text_hash + self.action + self.answer
 
 
 def frame_head(first_position: int, after: Counters, metas: Sequence[bytes], capacity: int, body_size: int) -> bytes:
@@ -161,12 +160,11 @@ def record(
     *,
     before: tuple[int, int],
     request: str = "",
-    digest: str = "",
     action: bytes = b"",
     answer: bytes = b"",
 ) -> tuple[bytes, list[bytes]]:
     """A record's meta, and its body in parts. Raises ValueError where a text cannot be encoded."""
-    texts = [request.encode(), digest.encode(), head.state_hash.encode()]
+    texts = [request.encode(), head.state_hash.encode()]
     parts = [*texts, action, answer]
     body_sum = 0
     for part in parts:
@@ -188,17 +186,15 @@ def record(
     return meta, [part for part in parts if part]
 
 
-def read_body(meta: Meta, body: bytes) -> tuple[str, str, str, bytes, bytes]:
-    """Request id, payload digest, state hash, action and answer. Raises Damaged where they are not what was written."""
+def read_body(meta: Meta, body: bytes) -> tuple[str, str, bytes, bytes]:
+    """Request id, state hash, action and answer. Raises Damaged where they are not what was written."""
     if len(body) != meta.body_size or crc32(body) != meta.body_sum:
         raise Damaged(f"the record of step {meta.step} does not match its checksum")
-    digest = meta.request
-    text_hash = digest + meta.digest
+    text_hash = meta.request
     action = text_hash + meta.text_hash
     answer = action + meta.action
     return (
-        body[:digest].decode(),
-        body[digest:text_hash].decode(),
+        body[:text_hash].decode(),
         body[text_hash:action].decode(),
         body[action:answer],
         body[answer:],
@@ -216,10 +212,10 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
     """Steps in one piece."""
     parts: list[bytes] = []
     for entry in entries:
-        texts = [entry.request_id.encode(), entry.payload_digest.encode()]
+        request_id = entry.request_id.encode()
         parts += [
-            _ENTRY.pack(entry.step, *map(len, texts), len(entry.action), len(entry.answer)),
-            *texts,
+            _ENTRY.pack(entry.step, len(request_id), len(entry.action), len(entry.answer)),
+            request_id,
             entry.action,
             entry.answer,
         ]
@@ -230,13 +226,12 @@ def unpack_entries(data: bytes) -> Iterator[Entry]:
     """The steps that were packed, in their order."""
     at = 0
     while at < len(data):
-        step, request, digest, action, answer = _ENTRY.unpack_from(data, at)
-        digest_at = at + _ENTRY.size + request
-        action_at = digest_at + digest
+        step, request, action, answer = _ENTRY.unpack_from(data, at)
+        action_at = at + _ENTRY.size + request
         answer_at = action_at + action
-        request_id, payload_digest = data[at + _ENTRY.size : digest_at].decode(), data[digest_at:action_at].decode()
+        request_id = data[at + _ENTRY.size : action_at].decode()
         at = answer_at + answer
-        yield Entry(step, request_id, payload_digest, data[action_at:answer_at], data[answer_at:at])
+        yield Entry(step, request_id, data[action_at:answer_at], data[answer_at:at])
 
 
 def pack_start(start: bytes, entries: Iterable[Entry]) -> bytes:

@@ -291,7 +291,7 @@ def _sort(recovered: Recovered, connection: sqlite3.Connection, reader: SegmentR
 
 
 def _new(reader: SegmentReader, number: int, known: Replayed, place: tuple[int, int]) -> Slot:
-    _, _, _, action, answer = reader.body(place[0], reader.meta(*place))
+    _, _, action, answer = reader.body(place[0], reader.meta(*place))
     tip = read_tip(reader, number, known, 0)
     slot = Slot(number, action.decode(), tip, in_index=False)
     slot.durable = tip
@@ -306,7 +306,7 @@ def read_tip(reader: SegmentReader, number: int, known: Replayed, position: int)
     meta = reader.meta(segment, offset)
     if meta.number != number:
         raise Damaged(f"the record at {offset} of segment {segment} is not of episode number {number}")
-    head = head_of(meta, reader.body(segment, meta)[2])
+    head = head_of(meta, reader.body(segment, meta)[1])
     if meta.kind != _STEPPED:
         segment, offset = meta.before_segment, meta.before_offset
     return head, segment, offset, known.position or position

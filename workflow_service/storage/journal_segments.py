@@ -121,7 +121,7 @@ class SegmentReader:
         """The meta at a place. It is only as good as what it is checked against: its own checksum is the whole frame's."""
         return Meta._make(META.unpack(self.read(segment, offset, META_SIZE)))
 
-    def body(self, segment: int, meta: Meta) -> tuple[str, str, str, bytes, bytes]:
+    def body(self, segment: int, meta: Meta) -> tuple[str, str, bytes, bytes]:
         """The parts of a record's body, checked."""
         try:
             return read_body(meta, self.read(segment, meta.body_offset, meta.body_size))
@@ -171,8 +171,8 @@ class SegmentReader:
             if (meta.kind, meta.number, meta.step) != (EventKind.STEPPED.value, number, step):
                 raise Damaged(f"{self._segments.path(segment)} at {offset}: step {step} of episode number {number} is not there")
             if step <= last:
-                request_id, payload_digest, _, action, answer = self.body(segment, meta)
-                found.append(Entry(step, request_id, payload_digest, action, answer))
+                request_id, _, action, answer = self.body(segment, meta)
+                found.append(Entry(step, request_id, action, answer))
             segment, offset = meta.before_segment, meta.before_offset
         found.reverse()
         if after < min(place.step, last):
@@ -186,7 +186,7 @@ class SegmentReader:
         meta = self.meta(place.segment, place.offset)
         if meta.number != number or meta.kind not in (EventKind.CREATED.value, MOVED):
             raise Damaged(f"{self._segments.path(place.segment)} at {place.offset}: episode number {number} is not there")
-        answer = self.body(place.segment, meta)[4]
+        answer = self.body(place.segment, meta)[3]
         return list(unpack_entries(answer if meta.kind == MOVED else unpack_start(answer)[1]))
 
     def _file(self, segment: int) -> int:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Event, EventKind, Head
 from workflow_service.storage.base import Append, Document, StoreError
 
-_ENTRY = struct.Struct(">BIII")
+_ENTRY = struct.Struct(">BII")
 _ENTRY_VERSION = 1
 _STEP = struct.Struct(">III")
 
@@ -98,20 +98,19 @@ def read_chunk(last: int, chunk: bytes) -> list[Happened]:
 
 def entry_bytes(entry: Entry) -> bytes:
     """A log entry as it is kept. Its step is its place in the list."""
-    request_id, payload_digest = entry.request_id.encode(), entry.payload_digest.encode()
-    lengths = _ENTRY.pack(_ENTRY_VERSION, len(request_id), len(payload_digest), len(entry.action))
-    return b"".join((lengths, request_id, payload_digest, entry.action, entry.answer))
+    request_id = entry.request_id.encode()
+    lengths = _ENTRY.pack(_ENTRY_VERSION, len(request_id), len(entry.action))
+    return b"".join((lengths, request_id, entry.action, entry.answer))
 
 
 def read_entry(step: int, packed: bytes) -> Entry:
     """The log entry of a step. Raises StoreError where it is damaged."""
     try:
         version, *lengths = _ENTRY.unpack_from(packed)
-        first, second, third, last = accumulate(lengths, initial=_ENTRY.size)
+        first, second, last = accumulate(lengths, initial=_ENTRY.size)
         if version != _ENTRY_VERSION or last > len(packed):
             raise ValueError(f"version {version}, {last} of {len(packed)} bytes")
-        request_id, payload_digest = packed[first:second].decode(), packed[second:third].decode()
-        return Entry(step, request_id, payload_digest, packed[third:last], packed[last:])
+        return Entry(step, packed[first:second].decode(), packed[second:last], packed[last:])
     except (ValueError, struct.error) as error:
         raise damaged("a log entry", error) from error
 

@@ -239,7 +239,7 @@ def idle(engine: Engine) -> Iterator[None]:
     """Afterwards the engine holds no episode's turn and no read under way."""
     yield
     live = engine.live
-    assert not [episode.episode_id for episode in live._cache.values() if episode.lock.locked()]
+    assert not [episode.episode_id for episode in live._cache.values() if episode.turn.locked()]
     assert live._loading == {}
 
 

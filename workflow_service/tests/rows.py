@@ -48,7 +48,7 @@ def new(
 
 
 def entry(step: int, tag: str = "r") -> Entry:
-    return Entry(step, f"{tag}-{step}", f"digest-{tag}", f"action {tag} {step}".encode(), f"answer {tag} {step}".encode())
+    return Entry(step, f"{tag}-{step}", f"action {tag} {step}".encode(), f"answer {tag} {step}".encode())
 
 
 def step_of(

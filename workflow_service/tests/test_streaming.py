@@ -18,7 +18,7 @@ from trialgym.rpc.errors import GraderUnavailable
 from trialgym.v1 import episode_pb2, error_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 from workflow_service import streaming
-from workflow_service.streaming import IN_FLIGHT, answer_stream
+from workflow_service.streaming import IN_FLIGHT, answer_stream, within_deadline
 from workflow_service.tests.engines import Gate, turns
 
 WAIT_S = 20.0
@@ -64,8 +64,27 @@ class Requests:
 Step = Callable[[pb.StepEpisodeRequest], Awaitable[pb.StepEpisodeResponse]]
 
 
-def answering(requests: Requests, step: Step) -> Answers:
-    return cast("Answers", answer_stream(requests, step))
+def in_bytes(requests: Requests, step: Step, note: Callable[[error_pb2.Failure], None]) -> AsyncGenerator[bytes, None]:
+    async def taken(asked: pb.StepEpisodeRequest) -> bytes:
+        return (await step(asked)).SerializeToString()
+
+    def begin(asked: pb.StepEpisodeRequest) -> asyncio.Future[bytes]:
+        return asyncio.ensure_future(within_deadline(taken, asked))
+
+    return cast("AsyncGenerator[bytes, None]", answer_stream(requests, begin, note))
+
+
+async def answering(requests: Requests, step: Step) -> Answers:
+    """The answers as messages."""
+
+    noted: list[error_pb2.Failure] = []
+    answers = in_bytes(requests, step, noted.append)
+    async with aclosing(answers):
+        async for data in answers:
+            answer = pb.StreamStepsResponse.FromString(data)
+            if answer.HasField("failure"):
+                assert answer.failure in noted, "each failure is told of before it is sent"
+            yield answer
 
 
 def done(asked: pb.StepEpisodeRequest) -> pb.StepEpisodeResponse:
@@ -321,18 +340,16 @@ async def test_a_stream_that_ends_leaves_nothing_running(how: str, after_turns: 
 async def test_what_is_remembered_of_a_stream_is_bounded() -> None:
     """After thousands of steps over one stream, nothing of those that are answered is held."""
     requests = Requests(open_=True)
-    async with aclosing(answering(requests, at_once)) as answers:
+    async with aclosing(in_bytes(requests, at_once, lambda failed: None)) as answers:
         requests.send(request(0, "e0"))
-        await next_of(answers)
+        await asyncio.wait_for(anext(answers), WAIT_S)
         for round_ in range(20):
             requests.send(*(request(k, f"e{round_}-{k}") for k in range(100)))
             for _ in range(100):
-                await next_of(answers)
+                await asyncio.wait_for(anext(answers), WAIT_S)
         await turns(3)
-        frame = answers.ag_frame  # type: ignore[attr-defined]
-        assert frame.f_locals["last_of"] == {}
-        assert frame.f_locals["running"] == set()
-        assert frame.f_locals["answers"].empty()
+        steps = answers.ag_frame.f_locals["steps"]  # type: ignore[attr-defined]
+        assert (steps._of, steps._running, steps.open, len(steps.ready)) == ({}, set(), 0, 0)
         requests.close()
         with pytest.raises(StopAsyncIteration):
-            await next_of(answers)
+            await asyncio.wait_for(anext(answers), WAIT_S)

@@ -204,6 +204,8 @@ def varint(value: int) -> bytes:
     """A number, not negative, as protobuf writes it."""
     if value < 0x80:
         return _SMALL[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -15,8 +15,12 @@ class Turns:
     def __init__(self) -> None:
         self._since = time.monotonic()
 
+    def due(self) -> bool:
+        """Whether the others should be let run now."""
+        return time.monotonic() - self._since > SLICE_S
+
     async def give(self) -> None:
         """Lets the other tasks run where it is time; also where a cancelled call stops."""
-        if time.monotonic() - self._since > SLICE_S:
+        if self.due():
             await asyncio.sleep(0)
             self._since = time.monotonic()

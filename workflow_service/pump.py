@@ -1,0 +1,88 @@
+"""Gathers the steps that arrive one by one: those of one turn of the event loop are taken together, with one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Addressed(Protocol):
+    """A command to an episode."""
+
+    @property
+    def episode_id(self) -> str:
+        """The episode's id."""
+
+
+C = TypeVar("C", bound=Addressed)
+
+_AT_ONCE = 64
+"""Steps taken together at most, so that none waits long for the others."""
+
+
+class Pump(Generic[C, T]):
+    """See the module's docstring. `take` takes commands to different episodes and gives their outcomes in order.
+
+    `is_free` tells whether an episode can be stepped at once: one that cannot is waited for alone, and delays nobody else.
+    """
+
+    def __init__(self, take: Callable[[Sequence[C]], Awaitable[Sequence[T]]], is_free: Callable[[str], bool]) -> None:
+        self._take = take
+        self._is_free = is_free
+        self._gathered: dict[str, tuple[C, asyncio.Future[T]]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        # What is taken together belongs to no single call, and must not be logged as one's.
+        self._context = contextvars.copy_context()
+
+    def submit(self, command: C) -> asyncio.Future[T]:
+        """The outcome of a command to come. Cancelled before it has begun, the command is not taken."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+        episode_id = command.episode_id
+        if episode_id in self._gathered or not self._is_free(episode_id):
+            self._start([(command, outcome)])
+            return outcome
+        if not self._gathered:
+            loop.call_soon(self._flush)
+        self._gathered[episode_id] = (command, outcome)
+        if len(self._gathered) >= _AT_ONCE:
+            self._flush()
+        return outcome
+
+    async def settle(self) -> None:
+        """Returns when nothing is under way; nothing must be submitted meanwhile."""
+        while self._running or self._gathered:
+            await asyncio.sleep(0)
+            if self._running:
+                await asyncio.wait(self._running)
+
+    def _flush(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = list(self._gathered.values()), {}
+            self._start(gathered)
+
+    def _start(self, gathered: list[tuple[C, asyncio.Future[T]]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(gathered), context=self._context)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, gathered: list[tuple[C, asyncio.Future[T]]]) -> None:
+        wanted = [(command, outcome) for command, outcome in gathered if not outcome.cancelled()]
+        if not wanted:
+            return
+        try:
+            outcomes = await self._take([command for command, _ in wanted])
+        except BaseException as error:
+            for _, outcome in wanted:
+                if not outcome.done():
+                    outcome.set_exception(error if isinstance(error, Exception) else RuntimeError("the steps were cut short"))
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (_, outcome), result in zip(wanted, outcomes, strict=True):
+            if not outcome.done():
+                outcome.set_result(result)
