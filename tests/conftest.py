@@ -11,6 +11,7 @@ import pytest_asyncio
 import structlog
 
 from tests.support.pair import Grader, Pair, Workflow, grader, pair
+from trialgym.rpc.logs import add_call
 
 
 @dataclass
@@ -35,7 +36,7 @@ def server_log() -> Iterator[ServerLog]:
     """What services log during the test. An error among it fails the test, unless it sets `faults_expected`."""
     log = ServerLog()
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, log],
+        processors=[add_call, structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, log],
         cache_logger_on_first_use=False,
     )
     try:

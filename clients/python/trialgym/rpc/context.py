@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
-from trialgym.rpc.errors import DeadlineExceeded
+from trialgym.rpc.errors import DeadlineExceeded, printable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """One call being served. `deadline` is in seconds of time.monotonic()."""
+    """One call being served. `deadline` is in seconds of time.monotonic(); `request` is what the client sent, where it is one."""
 
     method: str
     call_id: str
     deadline: float
+    request: Any = None
+
+    def facts(self) -> dict[str, str]:
+        """What a log line says of the call: its id, its method, and the resource that it is about."""
+        told = {"call_id": self.call_id, "method": self.method}
+        for field in ("name", "parent", "task"):
+            value = getattr(self.request, field, "")
+            if value:
+                told["resource"] = printable(value, 80)
+                break
+        return told
 
     def remaining_s(self) -> float:
         """Seconds left, negative after the deadline."""
@@ -47,11 +57,18 @@ def budget_s(share: float = 1.0) -> float:
     return left * share
 
 
-@contextmanager
-def serving(call: Call) -> Iterator[None]:
-    """Makes `call` the current one."""
-    token = _current.set(call)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class serving:  # noqa: N801 - reads as a statement
+    """Makes a call the current one while the block runs."""
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Makes it the current one."""
+        self._token = _current.set(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        """Puts back what was before."""
+        _current.reset(self._token)

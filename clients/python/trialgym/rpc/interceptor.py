@@ -7,6 +7,7 @@ Whatever else they raise reaches the client as INTERNAL with an incident id, and
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,6 +39,10 @@ _PARK_LONGEST_S = 1.0
 _FOREVER_S = 10 * 365 * 86400.0
 _STEADY = frozenset({"StepEpisode", "BatchStepEpisodes", "Grade", "BatchGrade", "RenewEpisodes"})
 """Methods whose successful calls are so many that only some are logged."""
+
+_PROCESS = secrets.token_hex(3)
+_numbers = itertools.count(1)
+"""Calls that bring no id get one that is not used twice within a process, and hardly between two."""
 
 _log = structlog.get_logger("trialgym.rpc")
 
@@ -129,23 +134,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if self._parked is not None:
                 await self._parked.wait()
             asked = context.time_remaining()
-            seconds = DEFAULT_DEADLINE_S if asked is None else min(asked, MAX_DEADLINE_S)
             started = time.monotonic()
-            served = Call(method, _call_id(context), started + seconds)
             # Up to the longest deadline gRPC itself ends the call.
-            timer = asyncio.timeout(None if asked is not None and asked <= MAX_DEADLINE_S else seconds)
-            error: errors.TrialgymError
-            bound = structlog.contextvars.bound_contextvars(call_id=served.call_id, method=name, **_subject(request))
-            with bound, serving(served):
+            timer = None if asked is not None and asked <= MAX_DEADLINE_S else asyncio.timeout(_longest(asked))
+            seconds = asked if asked is not None and timer is None else _longest(asked)
+            with serving(Call(name, _call_id(context), started + seconds, request)):
                 try:
                     budget.take()
                     try:
-                        async with timer:
+                        if timer is None:
                             response = await inner(_read(request), context)
+                        else:
+                            async with timer:
+                                response = await inner(_read(request), context)
                     finally:
                         budget.give_back()
                 except BaseException as raised:
-                    error = _out_of_time() if timer.expired() and isinstance(raised, TimeoutError) else self._judge(raised)
+                    late = timer is not None and timer.expired() and isinstance(raised, TimeoutError)
+                    error = _out_of_time() if late else self._judge(raised)
                 else:
                     self._note(name, started, None)
                     return response
@@ -161,9 +167,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> None:
             started = time.monotonic()
             # A stream has no end of its own; what it does for each message has a deadline of its own.
-            served = Call(method, _call_id(context), started + _FOREVER_S)
             error: errors.TrialgymError | None = None
-            with structlog.contextvars.bound_contextvars(call_id=served.call_id, method=name), serving(served):
+            with serving(Call(name, _call_id(context), started + _FOREVER_S)):
                 try:
                     await self._answer(inner, request, context, budget)
                 except BaseException as raised:
@@ -287,15 +292,6 @@ class _Requests:
         return _read(await anext(self._open))
 
 
-def _subject(request: Any) -> dict[str, str]:
-    """What a request is about, for the log: the resource that it names."""
-    for field in ("name", "parent", "task"):
-        value = getattr(request, field, "")
-        if value:
-            return {"resource": errors.printable(value, 80)}
-    return {}
-
-
 _DRAINING = "draining"
 """Marks the cancellation of a stream by the server itself."""
 
@@ -304,6 +300,10 @@ def _is_left() -> bool:
     """Whether the running call itself was cancelled, by its client or its deadline. gRPC's context does not tell so yet."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+def _longest(asked: float | None) -> float:
+    return DEFAULT_DEADLINE_S if asked is None else MAX_DEADLINE_S
 
 
 def _out_of_time() -> errors.DeadlineExceeded:
@@ -320,7 +320,7 @@ def _call_id(context: Context) -> str:
     for key, value in context.invocation_metadata() or ():
         if key == _ID_KEY and isinstance(value, str) and value:
             return errors.printable(value, 64)
-    return secrets.token_hex(4)
+    return f"{_PROCESS}{next(_numbers):06x}"
 
 
 async def _abort(context: Context, error: errors.TrialgymError) -> NoReturn:

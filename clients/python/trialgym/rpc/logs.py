@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 import structlog
+
+from trialgym.rpc.context import current_call
 
 Format = Literal["auto", "json", "console"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -83,6 +85,15 @@ class Spate:
         return self._withheld.pop(kind, 0)
 
 
+def add_call(_: Any, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Adds what is being served; asked for by the line, since most calls write none."""
+    call = current_call()
+    if call is not None:
+        for key, value in call.facts().items():
+            line.setdefault(key, value)
+    return line
+
+
 def configure(service: str, *, style: Format = "auto", level: Level = "info") -> None:
     """Sends structured lines to standard error, each with time, level, service and the ids bound to the call.
 
@@ -90,6 +101,7 @@ def configure(service: str, *, style: Format = "auto", level: Level = "info") ->
     """
     console = style == "console" or (style == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
+        add_call,
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

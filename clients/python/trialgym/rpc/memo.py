@@ -135,6 +135,7 @@ class _Record:
     data: bytes
     scalars: tuple[Any, ...]
     plain: bytes
+    parts: tuple[Any, ...]
     held: list[list[_Record]]
 
 
@@ -154,7 +155,7 @@ def _plan(cls: Any, message_cls: Any) -> _Plan:
             parts.append((name, field.is_repeated, tag(field.number), mirror._message_cls(field)))
         else:
             scalars.append((name, field.is_repeated, mirror._is_enum(item), mirror._item_encoder(item, field)))
-    read = _reader([name for name, *_ in scalars])
+    read, read_parts = _reader([name for name, *_ in scalars]), _reader([name for name, *_ in parts])
 
     def plain_of(values: tuple[Any, ...]) -> bytes:
         plain: dict[str, Any] = {}
@@ -170,11 +171,12 @@ def _plan(cls: Any, message_cls: Any) -> _Plan:
     def encode(value: Any, last: _Record | None) -> _Record:
         if last is not None and type(last.value) is not cls:
             last = None
-        values = read(value)
+        values, inners = read(value), read_parts(value)
         plain = last.plain if last is not None and all(map(operator.is_, values, last.scalars)) else plain_of(values)
+        if last is not None and plain is last.plain and all(map(operator.is_, inners, last.parts)):
+            return _Record(value, last.data, values, plain, inners, last.held)
         out, held = [plain], []
-        for index, (name, repeated, head, inner) in enumerate(parts):
-            got = getattr(value, name)
+        for index, ((_, repeated, head, inner), got) in enumerate(zip(parts, inners, strict=True)):
             items = got if repeated else () if got is None else (got,)
             olds = last.held[index] if last is not None else []
             records = []
@@ -184,7 +186,7 @@ def _plan(cls: Any, message_cls: Any) -> _Plan:
                 records.append(record)
                 out += (head, varint(len(record.data)), record.data)
             held.append(records)
-        return _Record(value, b"".join(out), values, plain, held)
+        return _Record(value, b"".join(out), values, plain, inners, held)
 
     return encode
 
