@@ -7,15 +7,15 @@ that one structural mapping converts them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from workflow_service.domain.making import Choice, quick
 from workflow_service.domain.rewards import NOTHING, Reward
 
 State = TypeVar("State")
 
 
-class Outcome(Enum):
+class Outcome(Choice):
     """What became of an action."""
 
     EXECUTED = 1
@@ -23,7 +23,7 @@ class Outcome(Enum):
     MALFORMED = 3
 
 
-class TaskFamily(Enum):
+class TaskFamily(Choice):
     """The kind of review a task asks for."""
 
     ELIGIBILITY_SCREENING = 1
@@ -32,7 +32,7 @@ class TaskFamily(Enum):
     MEDICATION_RECONCILIATION = 4
 
 
-class ActionType(Enum):
+class ActionType(Choice):
     """The kinds of action; the value is the contract's number."""
 
     SUBMIT_FINDINGS = 1
@@ -59,7 +59,7 @@ class ActionType(Enum):
     SYNTHESIZE_CONCLUSION = 22
 
 
-class Prerequisite(Enum):
+class Prerequisite(Choice):
     """What an action may lack; the value is the contract's number."""
 
     DOSE_ESCALATION_RUN = 1
@@ -146,6 +146,7 @@ class GradeCall:
     submission: Submission
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ReviewPacket:
     """A review task that is open in an episode, with what became of its last submission."""
@@ -166,6 +167,7 @@ class BlockedAction:
     missing: tuple[Prerequisite, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees. `trial` is the trial environment's own part, absent in a review episode."""
@@ -180,6 +182,7 @@ class Observation:
     trial: Any = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[State]):
     """What applying an action gives. `missing` is empty unless the action was blocked."""

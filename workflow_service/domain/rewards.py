@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+
+from workflow_service.domain.making import Choice
 
 QUANTUM = 2.0**-20
 """The grain of all reward values."""
@@ -17,7 +18,7 @@ LARGEST = 2.0**20
 """No reward of these environments comes near it; a value beyond it is a fault of the rules."""
 
 
-class TermKind(Enum):
+class TermKind(Choice):
     """What a part of a reward is for; the closed list of the contract."""
 
     ORDERING = 1

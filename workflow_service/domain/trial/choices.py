@@ -6,10 +6,10 @@ member, "not stated", is None here.
 
 from __future__ import annotations
 
-from enum import Enum
+from workflow_service.domain.making import Choice
 
 
-class Tier(Enum):
+class Tier(Choice):
     """How strict a trial episode is, from the mildest to the hardest."""
 
     WARMUP = 1
@@ -19,7 +19,7 @@ class Tier(Enum):
     EXPERT = 5
 
 
-class ResponderPopulation(Enum):
+class ResponderPopulation(Choice):
     """The patients in whom the drug is expected, or claimed, to work."""
 
     ALL_COMERS = 1
@@ -27,21 +27,21 @@ class ResponderPopulation(Enum):
     NONE = 3
 
 
-class EscalationDesign(Enum):
+class EscalationDesign(Choice):
     """A rule for choosing the next cohort's dose."""
 
     THREE_PLUS_THREE = 1
     BOIN = 2
 
 
-class AnalysisSet(Enum):
+class AnalysisSet(Choice):
     """The patients whom the primary analysis counts."""
 
     FULL = 1
     PER_PROTOCOL = 2
 
 
-class MissingDataStrategy(Enum):
+class MissingDataStrategy(Choice):
     """What the primary analysis does about missing outcomes."""
 
     MMRM = 1
@@ -51,7 +51,7 @@ class MissingDataStrategy(Enum):
     NON_RESPONDER = 5
 
 
-class ControlArm(Enum):
+class ControlArm(Choice):
     """What the drug is compared with."""
 
     PLACEBO = 1
@@ -59,7 +59,7 @@ class ControlArm(Enum):
     NONE = 3
 
 
-class Blinding(Enum):
+class Blinding(Choice):
     """Who does not know the allocation."""
 
     OPEN_LABEL = 1
@@ -67,14 +67,14 @@ class Blinding(Enum):
     DOUBLE = 3
 
 
-class BiomarkerUse(Enum):
+class BiomarkerUse(Choice):
     """How a biomarker is used."""
 
     STRATIFY = 1
     ENRICH = 2
 
 
-class SpendingFunction(Enum):
+class SpendingFunction(Choice):
     """How the interim looks share the error rate; None means that no look may stop for efficacy."""
 
     OBRIEN_FLEMING = 1
@@ -83,28 +83,28 @@ class SpendingFunction(Enum):
     UNADJUSTED = 4
 
 
-class FutilityRule(Enum):
+class FutilityRule(Choice):
     """A rule for stopping when success has become unlikely; None means that there is none."""
 
     CONDITIONAL_POWER = 1
     BETA_SPENDING = 2
 
 
-class SampleSizeBasis(Enum):
+class SampleSizeBasis(Choice):
     """Why a planned number of patients is changed."""
 
     BLINDED_VARIANCE = 1
     CONDITIONAL_POWER = 2
 
 
-class EarlyStop(Enum):
+class EarlyStop(Choice):
     """Why a trial ends before its planned number of patients; None means that enrolment completes first."""
 
     EFFICACY = 1
     FUTILITY = 2
 
 
-class Decision(Enum):
+class Decision(Choice):
     """What the sponsor decides about the drug."""
 
     EFFECTIVE = 1

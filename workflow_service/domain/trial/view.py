@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflow_service.domain.environment import ActionType, Prerequisite
+from workflow_service.domain.making import quick
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import (
     AddBiomarkerStratification,
@@ -80,6 +81,7 @@ class ScenarioBrief:
     known_risks: tuple[str, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A quantity with its 95 % confidence interval and the patients behind it."""
@@ -90,6 +92,7 @@ class Estimate:
     n: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class DoseLevelResult:
     """What phase I has seen at one dose; `response` is the mean standardised response, absent until estimated."""
@@ -101,6 +104,7 @@ class DoseLevelResult:
     response: Estimate | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class DoseFinding:
     """The state of dose finding. Level 0 means "none"."""
@@ -130,6 +134,7 @@ class EffectEstimate:
     biomarker_negative: Estimate | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ProtocolState:
     """The protocol as set so far; a field that was not set is None."""
@@ -167,6 +172,7 @@ class FdaVerdict:
     step: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class InterimResult:
     """A look at accruing data; `efficacy_bound` is None where no efficacy stop is planned."""
@@ -182,6 +188,7 @@ class InterimResult:
     futility_crossed: bool
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PrimaryResult:
     """The primary analysis."""
@@ -196,6 +203,7 @@ class PrimaryResult:
     significant: bool
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TrialObservation:
     """The trial as the sponsor sees it."""
