@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from workflow_service.domain.making import Choice
 
@@ -66,13 +67,28 @@ def reward_of(values: Mapping[TermKind, float] | Iterable[tuple[TermKind, float]
 
     Raises ValueError where a kind stands twice or a value is out of range.
     """
-    pairs = list(values.items() if isinstance(values, Mapping) else values)
-    kinds = [kind for kind, _ in pairs]
-    if len(set(kinds)) != len(kinds):
-        raise ValueError("a reward has each kind of term at most once")
-    terms = tuple(
-        Term(kind, amount)
-        for kind, amount in sorted(((k, quantise(v)) for k, v in pairs), key=lambda pair: pair[0].value)
-        if amount != 0.0
-    )
-    return Reward(sum((term.value for term in terms), 0.0), terms)
+    if isinstance(values, Mapping):
+        pairs = list(values.items())
+    else:
+        pairs = list(values)
+        if len({kind for kind, _ in pairs}) != len(pairs):
+            raise ValueError("a reward has each kind of term at most once")
+    # Most values are 0; those that are not are few and seldom out of order.
+    amounts = [(kind, amount) for kind, value in pairs if value != 0.0 and (amount := quantise(value)) != 0.0]
+    if not amounts:
+        return NOTHING
+    if len(amounts) == 1:
+        return _single(*amounts[0])
+    terms = tuple([Term(kind, amount) for kind, amount in sorted(amounts, key=_order)])
+    return Reward(sum([term.value for term in terms], 0.0), terms)
+
+
+def _order(amount: tuple[TermKind, float]) -> int:
+    number: int = amount[0].value
+    return number
+
+
+@lru_cache(maxsize=1024)
+def _single(kind: TermKind, amount: float) -> Reward:
+    """A reward of one term, of which there are few: mostly the bonus of a tier."""
+    return Reward(amount, (Term(kind, amount),))

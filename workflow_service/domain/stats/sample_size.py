@@ -7,6 +7,7 @@ either direction, as the R package pwr does.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from scipy.optimize import brentq
@@ -56,6 +57,7 @@ def normal_power(noncentrality: float, *, alpha: float = 0.05, sides: Sides = 2)
     return float(ndtr(noncentrality - critical)) + opposite
 
 
+@lru_cache(maxsize=256)
 def normal_noncentrality(power: float, *, alpha: float = 0.05, sides: Sides = 2) -> float:
     """Mean of a unit-variance normal statistic at which `normal_power` equals power; 2.8016 at the defaults and .80.
 

@@ -43,11 +43,6 @@ def cost_between(scenario: str, recruitment: Recruitment, before: Accrued, after
 
 
 @lru_cache(maxsize=64)
-def _positions(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> tuple[int, ...] | None:
-    cohort = enrolled(scenario, truth, recruitment, n)
-    return None if cohort is None else tuple(cohort.position.tolist())
-
-
 def _days_per_candidate(scenario: str, accrual_per_month: float) -> float:
     """Days from one candidate to the next: accrual is stated for those who meet the core criteria."""
     return DAYS_PER_MONTH / (accrual_per_month / core_acceptance(CARDS[scenario]))
@@ -60,13 +55,14 @@ def at_look(
 
     None where n_planned patients cannot be found.
     """
-    positions = _positions(scenario, truth, recruitment, n_planned)
+    cohort = enrolled(scenario, truth, recruitment, n_planned)
     endpoint = recruitment.protocol.primary_endpoint
-    if positions is None or endpoint is None:
+    if cohort is None or endpoint is None:
         return None
+    positions = cohort.position
     pace = _days_per_candidate(scenario, accrual_per_month)
-    day = positions[n_outcome - 1] * pace + endpoint.time_point_weeks * DAYS_PER_WEEK
-    seen = min(int(day / pace), positions[-1])
+    day = int(positions[n_outcome - 1]) * pace + endpoint.time_point_weeks * DAYS_PER_WEEK
+    seen = min(int(day / pace), int(positions[-1]))
     return Accrued(bisect.bisect_right(positions, seen), seen, round(day, 3))
 
 

@@ -8,9 +8,9 @@ an unspecified enum None; a required enum is typed without None, and `check` ref
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from workflow_service.domain.environment import ActionType, Malformed, SubmitFindings
 from workflow_service.domain.trial.choices import (
@@ -365,13 +365,24 @@ MAX_LOOKS = 4
 MAX_CHANGES = 12
 """Changes in one amendment (action.proto)."""
 
-_NUMBERS_OF: dict[type, list[tuple[str, float, float, bool]]] = {}
-for _kind, _name, _low, _high, _open in _NUMBERS:
-    _NUMBERS_OF.setdefault(_kind, []).append((_name, _low, _high, _open))
-_REQUIRED_OF = dict(_REQUIRED)
-_TEXTS_OF: dict[type, list[tuple[str, int, bool]]] = {}
-for _kind, _name, _most, _needed in _TEXTS:
-    _TEXTS_OF.setdefault(_kind, []).append((_name, _most, _needed))
+
+class _Ranges(NamedTuple):
+    """What is checked of a message by itself, beside what `_SPECIAL` has for it."""
+
+    required: tuple[str, ...]
+    numbers: tuple[tuple[str, float, float, bool], ...]
+    texts: tuple[tuple[str, int, bool], ...]
+
+
+_CHECKED: set[type] = {row[0] for row in _NUMBERS} | {row[0] for row in _REQUIRED} | {row[0] for row in _TEXTS}
+_RANGES: dict[type, _Ranges] = {
+    kind: _Ranges(
+        next((names for of, names in _REQUIRED if of is kind), ()),
+        tuple((name, low, high, is_open) for of, name, low, high, is_open in _NUMBERS if of is kind),
+        tuple((name, most, needed) for of, name, most, needed in _TEXTS if of is kind),
+    )
+    for kind in _CHECKED
+}
 
 
 def check(action: TrialAction) -> None:
@@ -384,31 +395,66 @@ def check(action: TrialAction) -> None:
 
 def _check_message(message: object, path: str) -> None:
     kind = type(message)
-    for name in _REQUIRED_OF.get(kind, ()):
-        if getattr(message, name) is None:
-            raise InvalidAction(path + name, "must be given")
-    for name, low, high, is_open in _NUMBERS_OF.get(kind, ()):
-        _check_number(getattr(message, name), low, high, is_open, path + name)
-    for name, most, needed in _TEXTS_OF.get(kind, ()):
-        _check_text(getattr(message, name), most, needed, path + name)
-    if isinstance(message, (SetInclusionCriteria, SetExclusionCriteria)):
-        _check_ids(message.criterion_ids, path + "criterion_ids")
-    elif isinstance(message, InterimPlan):
-        _check_fractions(message.information_fractions, path + "information_fractions")
-    elif isinstance(message, ConclusionClaims):
-        if not message.ci_lower <= message.effect_estimate <= message.ci_upper:
-            raise InvalidAction(path + "ci_lower", "the interval must hold the estimate")
-    elif isinstance(message, SetControlArm):
-        if message.control is ControlArm.NONE and not message.justification.strip():
-            raise InvalidAction(path + "justification", "must be given where there is no control")
-    elif isinstance(message, SubmitToFdaReview):
-        for name in ("safety_plan", "interim_plan", "consent_plan"):
-            if getattr(message, name) is not None:
-                _check_message(getattr(message, name), f"{path}{name}.")
-    elif isinstance(message, SynthesizeConclusion):
-        _check_message(message.claims, path + "claims.")
-    elif isinstance(message, RequestProtocolAmendment):
-        _check_changes(message.changes, path + "changes")
+    ranges = _RANGES.get(kind)
+    if ranges is not None:
+        for name in ranges.required:
+            if getattr(message, name) is None:
+                raise InvalidAction(path + name, "must be given")
+        for name, low, high, is_open in ranges.numbers:
+            value = getattr(message, name)
+            # What is strictly inside needs no closer look, in any reading of the ends; NaN never is.
+            if value is not None and not low < value < high:
+                _check_number(value, low, high, is_open, path + name)
+        for name, most, needed in ranges.texts:
+            _check_text(getattr(message, name), most, needed, path + name)
+    special = _SPECIAL.get(kind)
+    if special is not None:
+        special(message, path)
+
+
+def _check_criteria(message: SetInclusionCriteria | SetExclusionCriteria, path: str) -> None:
+    _check_ids(message.criterion_ids, path + "criterion_ids")
+
+
+def _check_plan(message: InterimPlan, path: str) -> None:
+    _check_fractions(message.information_fractions, path + "information_fractions")
+
+
+def _check_claims(message: ConclusionClaims, path: str) -> None:
+    if not message.ci_lower <= message.effect_estimate <= message.ci_upper:
+        raise InvalidAction(path + "ci_lower", "the interval must hold the estimate")
+
+
+def _check_control(message: SetControlArm, path: str) -> None:
+    if message.control is ControlArm.NONE and not message.justification.strip():
+        raise InvalidAction(path + "justification", "must be given where there is no control")
+
+
+def _check_plans(message: SubmitToFdaReview, path: str) -> None:
+    for name in ("safety_plan", "interim_plan", "consent_plan"):
+        if getattr(message, name) is not None:
+            _check_message(getattr(message, name), f"{path}{name}.")
+
+
+def _check_conclusion(message: SynthesizeConclusion, path: str) -> None:
+    _check_message(message.claims, path + "claims.")
+
+
+def _check_amendment(message: RequestProtocolAmendment, path: str) -> None:
+    _check_changes(message.changes, path + "changes")
+
+
+_SPECIAL: dict[type, Callable[[Any, str], None]] = {
+    SetInclusionCriteria: _check_criteria,
+    SetExclusionCriteria: _check_criteria,
+    InterimPlan: _check_plan,
+    ConclusionClaims: _check_claims,
+    SetControlArm: _check_control,
+    SubmitToFdaReview: _check_plans,
+    SynthesizeConclusion: _check_conclusion,
+    RequestProtocolAmendment: _check_amendment,
+}
+"""What else is checked of a message, by its class."""
 
 
 def _check_number(value: float | None, low: float, high: float, is_open: bool, path: str) -> None:
@@ -423,7 +469,7 @@ def _check_number(value: float | None, low: float, high: float, is_open: bool, p
 def _check_text(value: str, most: int, needed: bool, path: str) -> None:
     if needed and not value:
         raise InvalidAction(path, "must be given")
-    if len(value.encode("utf-8", "surrogatepass")) > most:
+    if 4 * len(value) > most and len(value.encode("utf-8", "surrogatepass")) > most:
         raise InvalidAction(path, f"must not be longer than {most} bytes")
 
 

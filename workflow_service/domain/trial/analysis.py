@@ -41,7 +41,7 @@ class Reading:
     n_dropped_out: int
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def read(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> Reading:
     """The pre-specified analysis of the first n patients, all followed up. Deterministic; positive in favour of the drug."""
     protocol = recruitment.protocol

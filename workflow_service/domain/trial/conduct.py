@@ -67,7 +67,24 @@ def demand_of_end(truth: Truth, state: TrialState) -> Demand | None:
     return _demand(truth, state, state.conduct.n_planned)
 
 
+_MOST_DEMANDS = 1024
+_DEMANDS: dict[tuple[int, int, int, int], tuple[Demand | None, object]] = {}
+"""The last demands by the identity of what they were computed from, which is kept with them so that no identity is used again: each
+observation asks for those of the one before, and so does the action that follows."""
+
+
 def _demand(truth: Truth, state: TrialState, n_outcome: int) -> Demand | None:
+    sources = (truth, state.protocol, state.conduct)
+    key = (id(truth), id(state.protocol), id(state.conduct), n_outcome)
+    found = _DEMANDS.get(key)
+    if found is None:
+        if len(_DEMANDS) >= _MOST_DEMANDS:
+            _DEMANDS.clear()
+        found = _DEMANDS[key] = (_new_demand(truth, state, n_outcome), sources)
+    return found[0]
+
+
+def _new_demand(truth: Truth, state: TrialState, n_outcome: int) -> Demand | None:
     start, conduct = state.start, state.conduct
     recruitment = conduct.recruitment(state.protocol)
     accrual = programme_of(start.scenario, start.tier).accrual_per_month

@@ -6,7 +6,7 @@ state is a value. A blocked action changes the step count and the feedback, noth
 
 from __future__ import annotations
 
-from dataclasses import replace
+from operator import attrgetter, is_
 
 from workflow_service.domain.environment import (
     ActionType,
@@ -16,10 +16,12 @@ from workflow_service.domain.environment import (
     Malformed,
     Observation,
     Outcome,
+    Prerequisite,
+    ReviewPacket,
     SubmitFindings,
 )
 from workflow_service.domain.review import MALFORMED_PENALTY
-from workflow_service.domain.rewards import Reward, TermKind, reward_of
+from workflow_service.domain.rewards import NOTHING, Reward, TermKind, reward_of
 from workflow_service.domain.trial.actions import InvalidAction, SynthesizeConclusion, TrialAction, check, type_of
 from workflow_service.domain.trial.cards import CARDS
 from workflow_service.domain.trial.conclusion import assess, calibration, outcome
@@ -29,13 +31,16 @@ from workflow_service.domain.trial.phases import REGULATORY, phase_of
 from workflow_service.domain.trial.prerequisites import legal_and_blocked, missing_for, price
 from workflow_service.domain.trial.programme import brief_of, programme_of
 from workflow_service.domain.trial.render import render
-from workflow_service.domain.trial.state import Packet, TrialStart, TrialState
+from workflow_service.domain.trial.state import Packet, TrialStart, TrialState, changed
 from workflow_service.domain.trial.tiers import RECOVERY_BONUS, TIERS
 from workflow_service.domain.trial.transitions import Step, digest, execute, opened, used_after
 from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import TrialObservation
 from workflow_service.domain.trial.wording import TONES, blocked_words
 from workflow_service.domain.trial.world import truth_of
+
+UNREADABLE = "The answer could not be read as an action; nothing was done."
+MALFORMED_REWARD = reward_of({TermKind.MALFORMED: MALFORMED_PENALTY})
 
 
 class TrialEnvironment:
@@ -46,6 +51,8 @@ class TrialEnvironment:
         self._start = start
         self._spec = TIERS[start.tier]
         self._programme = programme_of(start.scenario, start.tier)
+        self._brief = brief_of(start.scenario, start.tier)
+        self._last: tuple[TrialState, Observation] | None = None
 
     @property
     def truth(self) -> Truth:
@@ -62,7 +69,7 @@ class TrialEnvironment:
             packets=tuple(Packet(task) for task in self._start.review_tasks),
             feedback=f'The programme "{CARDS[self._start.scenario].title}" is yours. Nothing has been done yet.',
         )
-        return replace(state, hint=next_step(state)) if self._spec.hints else state
+        return changed(state, hint=next_step(state)) if self._spec.hints else state
 
     def grade_call(self, state: TrialState, action: TrialAction) -> GradeCall | None:
         """A submission for an open packet is graded; nothing else is. Raises InvalidAction for a submission without family."""
@@ -84,47 +91,59 @@ class TrialEnvironment:
             raise ValueError("the episode has ended; it takes no further step")
         self._check(action)
         if isinstance(action, Malformed):
-            feedback = "The answer could not be read as an action; nothing was done."
-            after = replace(state, step=state.step + 1, feedback=feedback)
-            return self._finish(after, Outcome.MALFORMED, reward_of({TermKind.MALFORMED: MALFORMED_PENALTY}))
+            after = changed(state, step=state.step + 1, feedback=UNREADABLE)
+            return self._finish(after, Outcome.MALFORMED, MALFORMED_REWARD)
         truth = self.truth
         missing = missing_for(truth, state, action)
         if missing:
-            after = replace(state, step=state.step + 1, feedback=blocked_words(type_of(action), missing))
-            applied = self._finish(after, Outcome.BLOCKED, Reward(0.0, ()))
-            return replace(applied, missing=missing)
+            after = changed(state, step=state.step + 1, feedback=blocked_words(type_of(action), missing))
+            return self._finish(after, Outcome.BLOCKED, NOTHING, missing)
         return self._execute(truth, state, action, grade)
 
     def observe(self, state: TrialState) -> Observation:
-        """What the agent sees: published, declared and measured values only."""
-        legal, blocked = legal_and_blocked(self.truth, state)
-        return Observation(
-            step=state.step,
-            steps_left=0 if state.ending else self._spec.max_steps - state.step,
-            feedback=state.feedback,
-            hint=state.hint,
-            legal_actions=legal,
-            blocked_actions=blocked,
-            review_packets=tuple(packet.seen() for packet in state.packets if packet.is_open),
-            trial=TrialObservation(
-                phase=state.phase,
-                frontier=state.frontier,
-                tier=self._start.tier,
-                persona=self._spec.persona,
-                budget_left_usd=state.budget_left_usd,
-                days_left=state.days_left,
-                brief=brief_of(self._start.scenario, self._start.tier) if state.reviewed else None,
-                protocol=state.protocol,
-                dose_finding=state.dose_finding,
-                safety_signals=state.safety_signals,
-                effect_estimate=state.effect_estimate,
-                fda_verdicts=state.verdicts,
-                amendments_used=state.amendments_used,
-                n_enrolled=state.conduct.accrued.n_enrolled,
-                interim_results=state.interim_results,
-                primary_result=state.primary_result,
-                ending=state.ending,
-            ),
+        """What the agent sees: published, declared and measured values only.
+
+        Parts that are as they were in the last observation stay the same objects, which those who encode them make use of.
+        """
+        last = self._last
+        if last is not None and last[0] is state:
+            return last[1]
+        legal, blocked = legal_and_blocked(self._truth, state)
+        seen = Observation(
+            state.step,
+            0 if state.ending else self._spec.max_steps - state.step,
+            state.feedback,
+            state.hint,
+            legal,
+            blocked,
+            last[1].review_packets if last is not None and last[0].packets is state.packets else _packets(state, last),
+            last[1].trial if last is not None and _looks_the_same(last[0], state) else self._trial(state),
+        )
+        self._last = (state, seen)
+        return seen
+
+    def _truth(self) -> Truth:
+        return self.truth
+
+    def _trial(self, state: TrialState) -> TrialObservation:
+        return TrialObservation(
+            phase=state.phase,
+            frontier=state.frontier,
+            tier=self._start.tier,
+            persona=self._spec.persona,
+            budget_left_usd=state.budget_left_usd,
+            days_left=state.days_left,
+            brief=self._brief if state.reviewed else None,
+            protocol=state.protocol,
+            dose_finding=state.dose_finding,
+            safety_signals=state.safety_signals,
+            effect_estimate=state.effect_estimate,
+            fda_verdicts=state.verdicts,
+            amendments_used=state.amendments_used,
+            n_enrolled=state.conduct.accrued.n_enrolled,
+            interim_results=state.interim_results,
+            primary_result=state.primary_result,
+            ending=state.ending,
         )
 
     def render(self, state: TrialState) -> str:
@@ -148,7 +167,7 @@ class TrialEnvironment:
         moved = move(self._spec, state.frontier, phase, did.effective, state.skip_waived)
         key = digest(action)
         redundant = not did.is_new and (key in state.done or kind is ActionType.REQUEST_PROTOCOL_AMENDMENT)
-        steps = tuple(n + (1 if number == phase else 0) for number, n in enumerate(state.phase_steps))
+        steps = (*state.phase_steps[:phase], state.phase_steps[phase] + 1, *state.phase_steps[phase + 1 :])
         terms = self._terms(state, did, moved, redundant, phase, steps[phase])
         if isinstance(action, SynthesizeConclusion):
             assessed = assess(truth, state)
@@ -159,11 +178,12 @@ class TrialEnvironment:
             terms[TermKind.TASK_SCORE] = (now.score if now else 0.0) - (before.score if before else 0.0)
         newly_approved = did.state.approved and not state.approved
         frontier = max(moved.frontier, REGULATORY + 1) if newly_approved else moved.frontier
-        after = replace(
+        cost, days = due
+        after = changed(
             did.state,
             step=state.step + 1,
-            budget_left_usd=round(state.budget_left_usd - due[0], 2),
-            days_left=round(state.days_left - due[1], 3),
+            budget_left_usd=round(state.budget_left_usd - cost, 2) if cost else state.budget_left_usd,
+            days_left=round(state.days_left - days, 3) if days else state.days_left,
             phase=phase,
             frontier=frontier,
             recovered=state.recovered or did.recovers,
@@ -175,7 +195,7 @@ class TrialEnvironment:
             feedback=f"{did.text} {self._remark(state, did, moved, redundant, phase)}".rstrip(),
         )
         if self._spec.hints:
-            after = replace(after, hint=next_step(after))
+            after = changed(after, hint=next_step(after))
         return self._finish(after, Outcome.EXECUTED, reward_of(terms))
 
     def _terms(
@@ -205,9 +225,43 @@ class TrialEnvironment:
             return tone.back
         return tone.forward if did.effective else tone.idle
 
-    def _finish(self, state: TrialState, outcome_: Outcome, reward: Reward) -> Applied[TrialState]:
+    def _finish(
+        self, state: TrialState, outcome_: Outcome, reward: Reward, missing: tuple[Prerequisite, ...] = ()
+    ) -> Applied[TrialState]:
         terminated = bool(state.ending)
         truncated = not terminated and state.step >= self._spec.max_steps
         if truncated:
-            state = replace(state, ending="step_limit", hint="")
-        return Applied(state, outcome_, reward, (), terminated, truncated)
+            state = changed(state, ending="step_limit", hint="")
+        return Applied(state, outcome_, reward, missing, terminated, truncated)
+
+
+_SHOWN = attrgetter(
+    "budget_left_usd",
+    "phase",
+    "frontier",
+    "days_left",
+    "reviewed",
+    "protocol",
+    "dose_finding",
+    "safety_signals",
+    "effect_estimate",
+    "verdicts",
+    "amendments_used",
+    "conduct",
+    "interim_results",
+    "primary_result",
+    "ending",
+)
+"""What TrialObservation is made of."""
+
+
+def _looks_the_same(before: TrialState, state: TrialState) -> bool:
+    """Whether two states of an episode have the same TrialObservation; false may be wrong, true is not."""
+    return before.budget_left_usd is state.budget_left_usd and all(map(is_, _SHOWN(before), _SHOWN(state)))
+
+
+def _packets(state: TrialState, last: tuple[TrialState, Observation] | None) -> tuple[ReviewPacket, ...]:
+    """The open packets; those that are as before stay the same objects."""
+    before = {} if last is None else {each.family: each for each in last[1].review_packets}
+    shown = [packet.seen() for packet in state.packets if packet.is_open]
+    return tuple([old if (old := before.get(each.family)) == each else each for each in shown])

@@ -50,6 +50,8 @@ LARGEST_SCREENING = 400_000
 class Recruitment:
     """How the trial recruits: the protocol, and the biomarker rule that held before a change after approval.
 
+    Hypothesis, planned size and plans of the protocol are not read; `Conduct.recruitment` leaves them out, so that caches by
+    recruitment serve all trials of one design.
     `switch_at`: the number enrolled when the present biomarker rule came into force; 0 when it held from the start.
     """
 
@@ -69,7 +71,7 @@ class Cohort:
     carrier: BoolArray
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def enrolled(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> Cohort | None:
     """The first n patients enrolled, or None where the rules let practically nobody in."""
     card = CARDS[scenario]

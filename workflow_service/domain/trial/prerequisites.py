@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from functools import cache
 
 from workflow_service.domain.environment import ActionType, BlockedAction, Prerequisite, SubmitFindings
 from workflow_service.domain.trial.actions import RunPrimaryAnalysis, TrialAction, type_of
@@ -16,6 +18,9 @@ from workflow_service.domain.trial.truth import Truth
 
 P = Prerequisite
 A = ActionType
+
+GRAIN = 1e-6
+"""What an action costs may exceed what is left by so much, which is only rounding."""
 
 _DESIGN = (
     A.SET_PRIMARY_ENDPOINT,
@@ -106,11 +111,13 @@ def price(truth: Truth, state: TrialState, kind: ActionType, early_stop: bool) -
 def _unaffordable(state: TrialState, due: tuple[float, float] | None) -> tuple[Prerequisite, ...]:
     if due is None:
         return (P.PARAMETERS_FIT,)
-    return tuple(
-        each
-        for each, needed, left in ((P.BUDGET, due[0], state.budget_left_usd), (P.TIME, due[1], state.days_left))
-        if needed > left + 1e-6
-    )
+    return _lacks(due[0] > state.budget_left_usd + GRAIN, due[1] > state.days_left + GRAIN)
+
+
+def _lacks(money: bool, time: bool) -> tuple[Prerequisite, ...]:
+    if money:
+        return (P.BUDGET, P.TIME) if time else (P.BUDGET,)
+    return (P.TIME,) if time else ()
 
 
 def missing_for_kind(truth: Truth, state: TrialState, kind: ActionType) -> tuple[Prerequisite, ...]:
@@ -128,29 +135,100 @@ def missing_for_kind(truth: Truth, state: TrialState, kind: ActionType) -> tuple
 
 def missing_for(truth: Truth, state: TrialState, action: TrialAction) -> tuple[Prerequisite, ...]:
     """What `action` lacks with its own parameters; empty where it is legal."""
-    kind = type_of(action)
-    lacking = list(_lacking(state, kind))
     if isinstance(action, SubmitFindings):
         packet = state.packet(action.family)
         return () if packet is not None and packet.is_open else (P.PACKET_OPEN,)
+    kind = type_of(action)
+    lacking = _lacking(state, kind)
     if not fits(CARDS[state.start.scenario], state, action):
-        lacking.append(P.PARAMETERS_FIT)
-    if not {P.FDA_APPROVED, P.LOOK_LEFT} & set(lacking):
-        stops = isinstance(action, RunPrimaryAnalysis) and action.early_stop is not None
-        lacking += [each for each in _unaffordable(state, price(truth, state, kind, stops)) if each not in lacking]
-    return tuple(lacking)
+        lacking = (*lacking, P.PARAMETERS_FIT)
+    if P.FDA_APPROVED in lacking or P.LOOK_LEFT in lacking:
+        return lacking
+    stops = isinstance(action, RunPrimaryAnalysis) and action.early_stop is not None
+    due = _unaffordable(state, price(truth, state, kind, stops))
+    return (*lacking, *(each for each in due if each not in lacking)) if due else lacking
 
 
-def legal_and_blocked(truth: Truth, state: TrialState) -> tuple[tuple[ActionType, ...], tuple[BlockedAction, ...]]:
+_Legality = tuple[tuple[ActionType, ...], tuple[BlockedAction, ...]]
+
+_NOTHING: _Legality = ((), ())
+
+
+def judge(truth: Truth, state: TrialState) -> _Legality:
     """The kinds of action that are legal now, and the others with what they lack; none at all after the end."""
     if state.ending:
-        return (), ()
+        return _NOTHING
     legal: list[ActionType] = []
     blocked: list[BlockedAction] = []
     for kind in ActionType:
         lacking = missing_for_kind(truth, state, kind)
         if lacking:
-            blocked.append(BlockedAction(kind, lacking))
+            blocked.append(_blocked(kind, lacking))
         else:
             legal.append(kind)
     return tuple(legal), tuple(blocked)
+
+
+@cache
+def _blocked(kind: ActionType, lacking: tuple[Prerequisite, ...]) -> BlockedAction:
+    """One object for equal values: those who encode observations remember what they have encoded."""
+    return BlockedAction(kind, lacking)
+
+
+_COSTS = sorted({cost for cost, _ in COST.values()})
+_DAYS = sorted({days for _, days in COST.values()})
+_MOST_SITUATIONS = 8192
+_JUDGED: dict[tuple[int, ...], _Legality] = {}
+
+
+def legal_and_blocked(truth_of: Callable[[], Truth], state: TrialState) -> _Legality:
+    """As `judge`, from a table of the situations met so far: equal situations give the same two objects.
+
+    `truth_of` is asked only where patients must be counted, or where a situation is new.
+    """
+    if state.ending:
+        return _NOTHING
+    situation = _situation(truth_of, state)
+    found = _JUDGED.get(situation)
+    if found is None:
+        if len(_JUDGED) >= _MOST_SITUATIONS:
+            _JUDGED.clear()
+        found = _JUDGED[situation] = judge(truth_of(), state)
+    return found
+
+
+def _situation(truth_of: Callable[[], Truth], state: TrialState) -> tuple[int, ...]:
+    """All that `judge` reads of a state, in a few numbers: which facts hold, and which prices could be paid."""
+    protocol, verdicts = state.protocol, state.verdicts
+    packet_open = False
+    for packet in state.packets:
+        packet_open = packet_open or packet.is_open
+    facts = (
+        bool(state.cohorts)
+        | (state.exposed > 0) << 1
+        | (state.effect_estimate is not None) << 2
+        | (protocol.primary_endpoint is not None) << 3
+        | (protocol.sample_size is not None) << 4
+        | bool(state.interim_results) << 5
+        | (state.primary_result is not None) << 6
+        | (state.amendments_used < MAX_AMENDMENTS) << 7
+        | packet_open << 8
+        | bool(verdicts) << 9
+        | (CARDS[state.start.scenario].assay is None) << 10
+    )
+    money, time = state.budget_left_usd + GRAIN, state.days_left + GRAIN
+    affordable = (bisect_right(_COSTS, money), bisect_right(_DAYS, time))
+    if not verdicts or not verdicts[-1].approved:
+        return facts, *affordable
+    look = end = 0
+    left = looks_left(state)
+    if state.primary_result is None:
+        truth = truth_of()
+        look = _reach(price(truth, state, A.RUN_INTERIM_ANALYSIS, early_stop=False), money, time) if left else 0
+        end = _reach(price(truth, state, A.RUN_PRIMARY_ANALYSIS, early_stop=False), money, time)
+    return facts, *affordable, left, state.conduct.switched_at < 0, look, end
+
+
+def _reach(due: tuple[float, float] | None, money: float, time: float) -> int:
+    """Whether a price that depends on patients can be paid: a number for each answer."""
+    return 4 if due is None else (due[0] > money) + 2 * (due[1] > time)

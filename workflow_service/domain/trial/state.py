@@ -26,6 +26,8 @@ from workflow_service.domain.trial.view import (
 NOBODY = Accrued()
 NOTHING_SET = ProtocolState()
 
+_redesigned = replacer(ProtocolState)
+
 
 RULES_VERSION = "1"
 """Changes with any change of what a step of a trial does; an episode keeps the version it was started with."""
@@ -106,10 +108,11 @@ class Conduct:
     switched_at: int = -1
 
     def recruitment(self, protocol: ProtocolState) -> Recruitment:
-        """How the trial recruits under the protocol as it stands."""
+        """How the trial recruits under the protocol as it stands; equal for protocols that differ in what no patient can feel."""
+        design = _redesigned(protocol, hypothesis=None, sample_size=None, safety_plan=None, interim_plan=None, consent_plan=None)
         if self.switched_at < 0:
-            return Recruitment(protocol)
-        return Recruitment(protocol, self.before, self.switched_at)
+            return Recruitment(design)
+        return Recruitment(design, self.before, self.switched_at)
 
 
 NOT_STARTED = Conduct()

@@ -54,6 +54,10 @@ class Truth:
     responder_population: ResponderPopulation
     best_dose: float
 
+    def __hash__(self) -> int:
+        """Of what names an episode's truth: hashing all its numbers for each look into a cache would cost more than the look."""
+        return hash((self.key, self.seed, self.is_null))
+
     def as_alternative(self) -> Truth:
         """The same world with a drug that works."""
         return replace(self, is_null=False, effect_positive=self.alternative_positive, effect_negative=self.alternative_negative)
