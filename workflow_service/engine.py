@@ -320,8 +320,13 @@ class Engine:
             raise expired(live.episode_id)
 
 
-def id_for(kind: str, request_id: str) -> str:
-    """The id of what a request creates: made from its request_id, so that a repeated request meets what it made before."""
+def id_for(kind: str, request_id: str, *, near: str = "") -> str:
+    """The id of what a request creates: made from its request_id, so that a repeated request meets what it made before.
+
+    It begins with the first two digits of the id `near`, where one is given: they say where an episode lies, see workers.placing.
+    """
     if not request_id:
-        return secrets.token_hex(16)
-    return hashlib.blake2b(f"{kind}\0{request_id}".encode(), digest_size=16).hexdigest()
+        id_ = secrets.token_hex(16)
+    else:
+        id_ = hashlib.blake2b(f"{kind}\0{request_id}".encode(), digest_size=16).hexdigest()
+    return near[:2] + id_[2:] if near else id_

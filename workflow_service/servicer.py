@@ -209,12 +209,15 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         live = await self._engine.fork(
             source,
             request.at_step,
-            episode_id=id_for("fork", request_id),
+            episode_id=self._fork_id(source, request_id),
             labels=labels,
             ttl_ms=ttl_ms,
             request_digest=digest(["fork", source, request.at_step, labels, ttl_ms]),
         )
         return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+
+    def _fork_id(self, source: str, request_id: str) -> str:
+        return id_for("fork", request_id)
 
     async def RenewEpisodes(
         self, request: workflow_service_pb2.RenewEpisodesRequest, context: Context
