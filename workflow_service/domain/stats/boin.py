@@ -53,6 +53,7 @@ def boin_boundaries(
     return escalate, de_escalate
 
 
+@lru_cache(maxsize=4096)
 def is_overly_toxic(n: int, dlts: int, target: float = TARGET, cutoff: float = ELIMINATION_CUTOFF) -> bool:
     """Whether P(DLT rate > target) > cutoff under a uniform prior, with at least three patients.
 
@@ -135,6 +136,11 @@ def boin_mtd(n: Sequence[int], dlts: Sequence[int], target: float = TARGET) -> i
 
     Raises ValueError unless 0 <= dlts <= n at each level and 0 < target < 1.
     """
+    return _mtd(tuple(n), tuple(dlts), target)
+
+
+@lru_cache(maxsize=4096)
+def _mtd(n: tuple[int, ...], dlts: tuple[int, ...], target: float) -> int | None:
     usable = first_eliminated(n, dlts, target)
     levels = [level for level in range(usable) if n[level] > 0]
     if not levels:

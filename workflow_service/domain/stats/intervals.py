@@ -4,6 +4,7 @@ Intervals are (low, high). `level` is the coverage, above 0 and below 1.
 """
 
 import math
+from functools import lru_cache
 
 from scipy.special import betaincinv, ndtri, stdtrit
 
@@ -16,13 +17,18 @@ def _require_rate(events: int, n: int, level: float) -> None:
     require_between("level", level, 0, 1)
 
 
+@lru_cache(maxsize=64)
+def _two_sided(level: float) -> float:
+    return float(ndtri((1 + level) / 2))
+
+
 def wilson_interval(events: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Score interval of a rate (Wilson 1927): near nominal coverage on average, inside [0, 1], sound at 0 and n events.
 
     Raises ValueError unless 0 <= events <= n, n >= 1 and 0 < level < 1.
     """
     _require_rate(events, n, level)
-    z2 = float(ndtri((1 + level) / 2)) ** 2
+    z2 = _two_sided(level) ** 2
     centre = (events + z2 / 2) / (n + z2)
     half_width = math.sqrt(z2 * (events * (n - events) / n + z2 / 4)) / (n + z2)
     low = 0.0 if events == 0 else max(centre - half_width, 0.0)

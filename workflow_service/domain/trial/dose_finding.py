@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from workflow_service.domain.stats.boin import boin_mtd, next_boin
 from workflow_service.domain.stats.intervals import wilson_interval
@@ -15,7 +16,7 @@ from workflow_service.domain.trial.cards.card import Card
 from workflow_service.domain.trial.choices import ControlArm, EscalationDesign
 from workflow_service.domain.trial.programme import MOST_COHORTS
 from workflow_service.domain.trial.state import TreatedCohort, TrialState
-from workflow_service.domain.trial.streams import normals, uniforms
+from workflow_service.domain.trial.streams import few_normals, few_uniforms, uniforms
 from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import DoseFinding, DoseLevelResult, EffectEstimate, Estimate, SafetySignal
 
@@ -47,9 +48,12 @@ def is_called_for(state: TrialState, dose_level: int, size: int) -> bool:
 
 def treat(truth: Truth, index: int, dose_level: int, size: int) -> TreatedCohort:
     """The cohort number `index` (from 0) of the episode: each patient has a toxicity with the truth's probability."""
-    rate = truth.dlt_rates[dose_level - 1]
-    toxic = int((uniforms(truth.key, truth.seed, index, "dlt", size) < rate).sum())
-    return TreatedCohort(dose_level, size, toxic)
+    return TreatedCohort(dose_level, size, _toxic(truth.key, truth.seed, index, size, truth.dlt_rates[dose_level - 1]))
+
+
+@lru_cache(maxsize=4096)
+def _toxic(key: str, seed: int, index: int, size: int, rate: float) -> int:
+    return sum([u < rate for u in few_uniforms(key, seed, index, "dlt", size)])
 
 
 def _counts(levels: int, cohorts: Sequence[TreatedCohort]) -> tuple[list[int], list[int]]:
@@ -64,15 +68,20 @@ def summarise(card: Card, design: EscalationDesign, before: DoseFinding | None, 
     """Dose finding after the last of `cohorts`. A design that has finished stays so; later patients still move its MTD."""
     n, dlts = _counts(len(card.doses), cohorts)
     current = cohorts[-1].dose_level - 1
-    known = {} if before is None else {each.dose_level: each.response for each in before.levels}
+    known = {} if before is None else {each.dose_level: each for each in before.levels}
+    # Only the level of the last cohort has changed.
     levels = tuple(
-        DoseLevelResult(level, card.doses[level - 1], n[level - 1], dlts[level - 1], known.get(level))
-        for level in range(1, len(n) + 1)
-        if n[level - 1]
+        [
+            DoseLevelResult(level, card.doses[level - 1], n[level - 1], dlts[level - 1], old.response if old else None)
+            if (old := known.get(level)) is None or old.n != n[level - 1]
+            else old
+            for level in range(1, len(n) + 1)
+            if n[level - 1]
+        ]
     )
     if before is not None and before.finished:
         return replace(before, levels=levels, mtd_level=_final_mtd(design, before.mtd_level, n, dlts))
-    step = _next(design, n, dlts, current, len(cohorts))
+    step = _next(design, tuple(n), tuple(dlts), current, len(cohorts))
     return DoseFinding(
         design=design,
         levels=levels,
@@ -82,7 +91,8 @@ def summarise(card: Card, design: EscalationDesign, before: DoseFinding | None, 
     )
 
 
-def _next(design: EscalationDesign, n: list[int], dlts: list[int], current: int, cohorts: int) -> EscalationStep:
+@lru_cache(maxsize=4096)
+def _next(design: EscalationDesign, n: tuple[int, ...], dlts: tuple[int, ...], current: int, cohorts: int) -> EscalationStep:
     if design is EscalationDesign.THREE_PLUS_THREE:
         return next_three_plus_three(n, dlts, current)
     step = next_boin(n, dlts, current)
@@ -106,23 +116,50 @@ def _final_mtd(design: EscalationDesign, before: int, n: list[int], dlts: list[i
 def safety_signals(truth: Truth, scenario: str, state: TrialState) -> tuple[SafetySignal, ...]:
     """Events in everyone exposed so far, in phase I and on treatment in phase II. Shares with Wilson's interval."""
     card = CARDS[scenario]
+    later = treated_in_phase_two(state)
+    exposed = state.exposed + later
+    counts = [_events_of(truth, scenario, index, cohort.dose_level, cohort.size) for index, cohort in enumerate(state.cohorts)]
+    schedule = state.protocol.dosing_schedule
+    if later > 0 and schedule is not None:
+        counts.append(_events_later(truth, card, schedule.dose, later))
     signals = []
-    exposed = state.exposed + treated_in_phase_two(state)
     for position, kind in enumerate(card.adverse_events):
-        events = serious = 0
-        for index, cohort in enumerate(state.cohorts):
-            rate = _event_rate(truth, card, position, card.doses[cohort.dose_level - 1])
-            seen, grave = _events(truth, f"event{position}", index, cohort.size, rate, kind.serious)
-            events, serious = events + seen, serious + grave
-        later = exposed - state.exposed
-        if later > 0 and state.protocol.dosing_schedule is not None:
-            rate = _event_rate(truth, card, position, state.protocol.dosing_schedule.dose)
-            seen, grave = _events(truth, f"event{position}", -1, later, rate, kind.serious)
-            events, serious = events + seen, serious + grave
-        low, high = wilson_interval(events, exposed)
-        rate_seen = Estimate(round(events / exposed, DIGITS), round(low, DIGITS), round(high, DIGITS), exposed)
-        signals.append(SafetySignal(kind.event, rate_seen, serious))
+        events = sum([each[position][0] for each in counts])
+        serious = sum([each[position][1] for each in counts])
+        signals.append(SafetySignal(kind.event, _share(events, exposed), serious))
     return tuple(signals)
+
+
+@lru_cache(maxsize=4096)
+def _share(events: int, n: int) -> Estimate:
+    low, high = wilson_interval(events, n)
+    return Estimate(round(events / n, DIGITS), round(low, DIGITS), round(high, DIGITS), n)
+
+
+_Counts = tuple[tuple[int, int], ...]
+"""(events, serious events) of each kind."""
+
+
+@lru_cache(maxsize=8192)
+def _events_of(truth: Truth, scenario: str, index: int, dose_level: int, size: int) -> _Counts:
+    """Events in a cohort of phase I, which each look at safety counts again."""
+    card = CARDS[scenario]
+    counts = []
+    for position, kind in enumerate(card.adverse_events):
+        rate = _event_rate(truth, card, position, card.doses[dose_level - 1])
+        u = few_uniforms(truth.key, truth.seed, index, f"event{position}", size)
+        counts.append((sum([each < rate for each in u]), sum([each < rate * kind.serious for each in u])))
+    return tuple(counts)
+
+
+def _events_later(truth: Truth, card: Card, dose: float, n: int) -> _Counts:
+    """Events in the n patients who get the drug in phase II."""
+    counts = []
+    for position, kind in enumerate(card.adverse_events):
+        rate = _event_rate(truth, card, position, dose)
+        u = uniforms(truth.key, truth.seed, -1, f"event{position}", n)
+        counts.append((int((u < rate).sum()), int((u < rate * kind.serious).sum())))
+    return tuple(counts)
 
 
 def treated_in_phase_two(state: TrialState) -> int:
@@ -133,12 +170,6 @@ def treated_in_phase_two(state: TrialState) -> int:
         return enrolled
     parts = (1, 1) if ratio is None else (ratio.treatment, ratio.control)
     return enrolled * parts[0] // sum(parts)
-
-
-def _events(truth: Truth, stream: str, index: int, n: int, rate: float, serious: float) -> tuple[int, int]:
-    """(events, serious events) among n patients."""
-    u = uniforms(truth.key, truth.seed, index, stream, n)
-    return int((u < rate).sum()), int((u < rate * serious).sum())
 
 
 def _event_rate(truth: Truth, card: Card, position: int, dose: float) -> float:
@@ -160,12 +191,7 @@ def estimate_effect(truth: Truth, scenario: str, state: TrialState) -> tuple[Eff
     carriers: list[float] = []
     others: list[float] = []
     for index, cohort in enumerate(state.cohorts):
-        noise = normals(truth.key, truth.seed, index, "response", cohort.size)
-        carrier = uniforms(truth.key, truth.seed, index, "phase one biomarker", cohort.size) < truth.prevalence
-        relative = truth.efficacy[cohort.dose_level - 1]
-        for z, is_carrier in zip(noise.tolist(), carrier.tolist(), strict=True):
-            effect = truth.effect_positive if is_carrier else truth.effect_negative
-            response = effect * relative + truth.phase_one_sd * z
+        for response, is_carrier in _responses(truth, index, cohort.dose_level, cohort.size):
             by_level.setdefault(cohort.dose_level, []).append(response)
             (carriers if is_carrier else others).append(response)
     everyone = [value for values in by_level.values() for value in values]
@@ -179,6 +205,23 @@ def estimate_effect(truth: Truth, scenario: str, state: TrialState) -> tuple[Eff
         replace(each, response=_mean(by_level[each.dose_level], truth.phase_one_sd)) for each in state.dose_finding.levels
     )
     return estimate, replace(state.dose_finding, levels=levels)
+
+
+@lru_cache(maxsize=4096)
+def _responses(truth: Truth, index: int, dose_level: int, size: int) -> tuple[tuple[float, bool], ...]:
+    """(response, whether a carrier) of each patient of a cohort."""
+    noise = few_normals(truth.key, truth.seed, index, "response", size)
+    carrier = few_uniforms(truth.key, truth.seed, index, "phase one biomarker", size)
+    relative = truth.efficacy[dose_level - 1]
+    return tuple(
+        [
+            (
+                (truth.effect_positive if u < truth.prevalence else truth.effect_negative) * relative + truth.phase_one_sd * z,
+                u < truth.prevalence,
+            )
+            for z, u in zip(noise, carrier, strict=True)
+        ]
+    )
 
 
 def _mean(values: list[float], sd: float) -> Estimate:
