@@ -43,7 +43,8 @@ def replacer(cls: type[T]) -> Callable[..., T]:
         "self.__class__ = _cls",
         "return self",
     ]
-    parameters = ["value", "*", *(f"{name}=_keep" for name in names)]
+    # Defaults of positional parameters are filled in by place, those of keyword-only ones are looked up by name.
+    parameters = ["value", *(f"{name}=_keep" for name in names)]
     scope = {"_keep": KEEP, "_new": object.__new__, "_twin": _twin(cls), "_cls": cls}
     function: Callable[..., T] = _function("replaced", parameters, body, scope)
     return function

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scipy.special import ndtr, ndtri
 
@@ -94,11 +94,11 @@ def _new_demand(truth: Truth, state: TrialState, n_outcome: int) -> Demand | Non
         accrued = at_look(start.scenario, truth, recruitment, accrual, n_outcome, conduct.n_planned)
     if accrued is None:
         return None
-    if accrued.n_enrolled < conduct.accrued.n_enrolled:
-        accrued = replace(accrued, n_enrolled=conduct.accrued.n_enrolled, n_screened=conduct.accrued.n_screened)
-    days = max(accrued.days - conduct.accrued.days, 0.0)
-    accrued = replace(accrued, days=max(accrued.days, conduct.accrued.days))
-    cost = cost_between(start.scenario, recruitment, conduct.accrued, accrued)
+    before = conduct.accrued
+    most = before if accrued.n_enrolled < before.n_enrolled else accrued
+    days = max(accrued.days - before.days, 0.0)
+    accrued = Accrued(most.n_enrolled, most.n_screened, max(accrued.days, before.days))
+    cost = cost_between(start.scenario, recruitment, before, accrued)
     return Demand(accrued, round(cost, 2), round(days, 3), n_outcome)
 
 

@@ -147,8 +147,9 @@ def _events_of(truth: Truth, scenario: str, index: int, dose_level: int, size: i
     counts = []
     for position, kind in enumerate(card.adverse_events):
         rate = _event_rate(truth, card, position, card.doses[dose_level - 1])
+        grave = rate * kind.serious
         u = few_uniforms(truth.key, truth.seed, index, f"event{position}", size)
-        counts.append((sum([each < rate for each in u]), sum([each < rate * kind.serious for each in u])))
+        counts.append((sum([each < rate for each in u]), sum([each < grave for each in u])))
     return tuple(counts)
 
 

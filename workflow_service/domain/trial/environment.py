@@ -28,7 +28,7 @@ from workflow_service.domain.trial.conclusion import assess, calibration, outcom
 from workflow_service.domain.trial.hints import next_step
 from workflow_service.domain.trial.ordering import Move, efficiency, move
 from workflow_service.domain.trial.phases import REGULATORY, phase_of
-from workflow_service.domain.trial.prerequisites import legal_and_blocked, missing_for, price
+from workflow_service.domain.trial.prerequisites import legal_and_blocked, missing_for
 from workflow_service.domain.trial.programme import brief_of, programme_of
 from workflow_service.domain.trial.render import render
 from workflow_service.domain.trial.state import Packet, TrialStart, TrialState, changed
@@ -94,11 +94,11 @@ class TrialEnvironment:
             after = changed(state, step=state.step + 1, feedback=UNREADABLE)
             return self._finish(after, Outcome.MALFORMED, MALFORMED_REWARD)
         truth = self.truth
-        missing = missing_for(truth, state, action)
-        if missing:
+        missing, due = missing_for(truth, state, action)
+        if missing or due is None:
             after = changed(state, step=state.step + 1, feedback=blocked_words(type_of(action), missing))
             return self._finish(after, Outcome.BLOCKED, NOTHING, missing)
-        return self._execute(truth, state, action, grade)
+        return self._execute(truth, state, action, grade, due)
 
     def observe(self, state: TrialState) -> Observation:
         """What the agent sees: published, declared and measured values only.
@@ -156,11 +156,10 @@ class TrialEnvironment:
         if isinstance(action, SubmitFindings) and action.family is None:
             raise InvalidAction("submit_findings.family", "must name the packet that the sheet answers")
 
-    def _execute(self, truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None) -> Applied[TrialState]:
+    def _execute(
+        self, truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None, due: tuple[float, float]
+    ) -> Applied[TrialState]:
         kind = type_of(action)
-        due = price(truth, state, kind, getattr(action, "early_stop", None) is not None)
-        if due is None:
-            raise ValueError("an action was let through without a price")
         family = action.family if isinstance(action, SubmitFindings) else None
         phase = phase_of(kind, family, state.approved)
         did = execute(truth, state, action, grade)
@@ -176,14 +175,14 @@ class TrialEnvironment:
         if isinstance(action, SubmitFindings):
             before, now = state.packet(family), did.state.packet(family)
             terms[TermKind.TASK_SCORE] = (now.score if now else 0.0) - (before.score if before else 0.0)
-        newly_approved = did.state.approved and not state.approved
+        newly_approved = did.state.verdicts is not state.verdicts and did.state.approved and not state.approved
         frontier = max(moved.frontier, REGULATORY + 1) if newly_approved else moved.frontier
         cost, days = due
         after = changed(
             did.state,
             step=state.step + 1,
-            budget_left_usd=round(state.budget_left_usd - cost, 2) if cost else state.budget_left_usd,
-            days_left=round(state.days_left - days, 3) if days else state.days_left,
+            budget_left_usd=_rounded(state.budget_left_usd - cost, 2) if cost else state.budget_left_usd,
+            days_left=_rounded(state.days_left - days, 3) if days else state.days_left,
             phase=phase,
             frontier=frontier,
             recovered=state.recovered or did.recovers,
@@ -201,17 +200,20 @@ class TrialEnvironment:
     def _terms(
         self, state: TrialState, did: Step, moved: Move, redundant: bool, phase: int, steps_in_phase: int
     ) -> dict[TermKind, float]:
-        """ORDERING, REDUNDANCY, EFFICIENCY and RECOVERY of an executed action.
+        """ORDERING, REDUNDANCY, EFFICIENCY and RECOVERY of an executed action; 0 where they are left out.
 
         A hold is charged like one skipped phase: the protocol went to review before phase 4 was finished. Until the approval
         nothing more is paid for, and the approval earns the recovery in place of B, so that failing on purpose cannot pay.
         """
-        return {
-            TermKind.ORDERING: -self._spec.skip_penalty if did.held else moved.ordering,
-            TermKind.REDUNDANCY: -self._spec.redundancy_penalty if redundant else 0.0,
-            TermKind.EFFICIENCY: efficiency(self._spec, phase, steps_in_phase),
-            TermKind.RECOVERY: RECOVERY_BONUS if did.recovers else 0.0,
-        }
+        spec = self._spec
+        terms = {TermKind.ORDERING: -spec.skip_penalty if did.held else moved.ordering}
+        if redundant:
+            terms[TermKind.REDUNDANCY] = -spec.redundancy_penalty
+        if spec.efficiency_penalty:
+            terms[TermKind.EFFICIENCY] = efficiency(spec, phase, steps_in_phase)
+        if did.recovers:
+            terms[TermKind.RECOVERY] = RECOVERY_BONUS
+        return terms
 
     def _remark(self, state: TrialState, did: Step, moved: Move, redundant: bool, phase: int) -> str:
         tone = TONES[self._start.tier]
@@ -233,6 +235,11 @@ class TrialEnvironment:
         if truncated:
             state = changed(state, ending="step_limit", hint="")
         return Applied(state, outcome_, reward, missing, terminated, truncated)
+
+
+def _rounded(value: float, digits: int) -> float:
+    """As round, which looks for the decimals even of a whole number."""
+    return value if value.is_integer() else round(value, digits)
 
 
 _SHOWN = attrgetter(

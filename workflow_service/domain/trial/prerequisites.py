@@ -19,6 +19,8 @@ from workflow_service.domain.trial.truth import Truth
 P = Prerequisite
 A = ActionType
 
+_LOOK, _END = A.RUN_INTERIM_ANALYSIS, A.RUN_PRIMARY_ANALYSIS
+
 GRAIN = 1e-6
 """What an action costs may exceed what is left by so much, which is only rounding."""
 
@@ -98,14 +100,14 @@ def _lacking(state: TrialState, kind: ActionType) -> tuple[Prerequisite, ...]:
 
 def price(truth: Truth, state: TrialState, kind: ActionType, early_stop: bool) -> tuple[float, float] | None:
     """(USD, days) of an action now, patients and accrual included; None where the patients it needs cannot be found."""
-    cost, days = COST[kind]
-    if kind is A.RUN_INTERIM_ANALYSIS and state.approved and looks_left(state):
+    fixed = COST[kind]
+    if kind is _LOOK and state.approved and looks_left(state):
         demand = demand_of_look(truth, state)
-    elif kind is A.RUN_PRIMARY_ANALYSIS and state.approved and not early_stop:
+    elif kind is _END and state.approved and not early_stop:
         demand = demand_of_end(truth, state)
     else:
-        return cost, days
-    return None if demand is None else (cost + demand.cost_usd, days + demand.days)
+        return fixed
+    return None if demand is None else (fixed[0] + demand.cost_usd, fixed[1] + demand.days)
 
 
 def _unaffordable(state: TrialState, due: tuple[float, float] | None) -> tuple[Prerequisite, ...]:
@@ -133,20 +135,25 @@ def missing_for_kind(truth: Truth, state: TrialState, kind: ActionType) -> tuple
     return unaffordable
 
 
-def missing_for(truth: Truth, state: TrialState, action: TrialAction) -> tuple[Prerequisite, ...]:
-    """What `action` lacks with its own parameters; empty where it is legal."""
+_Due = tuple[float, float]
+"""USD and days."""
+
+
+def missing_for(truth: Truth, state: TrialState, action: TrialAction) -> tuple[tuple[Prerequisite, ...], _Due | None]:
+    """(what `action` lacks with its own parameters, empty where it is legal; its price where it is)."""
+    kind = type_of(action)
     if isinstance(action, SubmitFindings):
         packet = state.packet(action.family)
-        return () if packet is not None and packet.is_open else (P.PACKET_OPEN,)
-    kind = type_of(action)
+        return () if packet is not None and packet.is_open else (P.PACKET_OPEN,), COST[kind]
     lacking = _lacking(state, kind)
     if not fits(CARDS[state.start.scenario], state, action):
         lacking = (*lacking, P.PARAMETERS_FIT)
-    if P.FDA_APPROVED in lacking or P.LOOK_LEFT in lacking:
-        return lacking
-    stops = isinstance(action, RunPrimaryAnalysis) and action.early_stop is not None
-    due = _unaffordable(state, price(truth, state, kind, stops))
-    return (*lacking, *(each for each in due if each not in lacking)) if due else lacking
+    if lacking and (P.FDA_APPROVED in lacking or P.LOOK_LEFT in lacking):
+        return lacking, None
+    due = price(truth, state, kind, isinstance(action, RunPrimaryAnalysis) and action.early_stop is not None)
+    if due is not None and due[0] <= state.budget_left_usd + GRAIN and due[1] <= state.days_left + GRAIN:
+        return lacking, due
+    return (*lacking, *(each for each in _unaffordable(state, due) if each not in lacking)), due
 
 
 _Legality = tuple[tuple[ActionType, ...], tuple[BlockedAction, ...]]
@@ -224,8 +231,8 @@ def _situation(truth_of: Callable[[], Truth], state: TrialState) -> tuple[int, .
     left = looks_left(state)
     if state.primary_result is None:
         truth = truth_of()
-        look = _reach(price(truth, state, A.RUN_INTERIM_ANALYSIS, early_stop=False), money, time) if left else 0
-        end = _reach(price(truth, state, A.RUN_PRIMARY_ANALYSIS, early_stop=False), money, time)
+        look = _reach(price(truth, state, _LOOK, early_stop=False), money, time) if left else 0
+        end = _reach(price(truth, state, _END, early_stop=False), money, time)
     return facts, *affordable, left, state.conduct.switched_at < 0, look, end
 
 
