@@ -44,6 +44,7 @@ async def running(settings: GraderSettings) -> AsyncIterator[RunningServer]:
 async def _main(settings: GraderSettings) -> None:
     signals = StopSignals()
     async with running(settings) as started:
+        server.rest_memory()
         await server.run_until_signalled(started, signals)
 
 

@@ -117,6 +117,7 @@ async def running(
 async def _main(settings: WorkflowSettings) -> None:
     signals = StopSignals()
     async with running(settings) as started:
+        server.rest_memory()
         await server.run_until_signalled(started, signals)
 
 

@@ -12,13 +12,16 @@ from trialgym.rpc.context import Call, budget_s, current_call, serving
 from trialgym.rpc.errors import DeadlineExceeded, TrialgymError
 from trialgym.rpc.incidents import fault
 from workflow_service.domain.environment import Grade, GradeCall
+from workflow_service.lull import Lull
 
 Outcome = Grade | TrialgymError
 Send = Callable[[Sequence[GradeCall]], Awaitable[list[Outcome]]]
 
 _AT_ONCE = 64
-_UNDER_WAY = 2
-"""Requests to the grader at a time: one that it works on, and one that waits there when it is done."""
+_UNDER_WAY = 8
+"""Requests to the grader at a time."""
+_PATIENCE_S = 0.005
+"""What comes while a request is under way waits for its end, but no longer than this: a slow sheet is not to hold up the others."""
 
 
 class _Waiting:
@@ -43,6 +46,8 @@ class Gatherer:
         self._waiting: deque[_Waiting] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._due = False
+        self._lull = Lull(self._start)
+        self._patience: asyncio.TimerHandle | None = None
         self._context = contextvars.copy_context()
 
     async def grade(self, call: GradeCall) -> Outcome:
@@ -61,12 +66,20 @@ class Gatherer:
             return DeadlineExceeded("the grader did not answer in time; nothing was committed, send the step again")
 
     def _wake(self) -> None:
-        if not self._due and len(self._running) < _UNDER_WAY:
+        if self._due:
+            self._lull.arrived()
+            return
+        if not self._running:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._start)  # so that others of this turn come along
+            self._lull.arrived()
+        elif self._patience is None and len(self._running) < _UNDER_WAY:
+            self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._start)
 
     def _start(self) -> None:
         self._due = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         some: list[_Waiting] = []
         while self._waiting and len(some) < _AT_ONCE:
             one = self._waiting.popleft()
@@ -92,8 +105,8 @@ class Gatherer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if self._waiting:
-            self._wake()
+        if self._waiting and not self._due:
+            self._start()
 
     async def _run(self, some: list[_Waiting]) -> None:
         first = some[0].serves

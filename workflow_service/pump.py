@@ -1,4 +1,4 @@
-"""Gathers the steps that arrive one by one: those of one turn of the event loop are taken together, with one commit."""
+"""Gathers the steps that arrive one by one: those that come at the same time are taken together, with one commit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
+
+from workflow_service.lull import Lull
 
 T = TypeVar("T")
 
@@ -20,6 +22,8 @@ class Addressed(Protocol):
 
 C = TypeVar("C", bound=Addressed)
 
+_PATIENCE_S = 0.005
+"""What comes while others are being committed waits for their end, but no longer than this: a heavy step is not to hold it up."""
 _AT_ONCE = 64
 """Steps taken together at most, so that none waits long for the others."""
 
@@ -34,6 +38,9 @@ class Pump(Generic[C, T]):
         self._take = take
         self._is_free = is_free
         self._gathered: dict[str, tuple[C, asyncio.Future[T]]] = {}
+        self._lull = Lull(self._lulled)
+        self._patience: asyncio.TimerHandle | None = None
+        self._under_way = 0
         self._running: set[asyncio.Task[None]] = set()
         # What is taken together belongs to no single call, and must not be logged as one's.
         self._context = contextvars.copy_context()
@@ -46,11 +53,11 @@ class Pump(Generic[C, T]):
         if episode_id in self._gathered or not self._is_free(episode_id):
             self._start([(command, outcome)])
             return outcome
-        if not self._gathered:
-            loop.call_soon(self._flush)
         self._gathered[episode_id] = (command, outcome)
+        self._lull.arrived()
         if len(self._gathered) >= _AT_ONCE:
             self._flush()
+            self._lull.over()
         return outcome
 
     async def settle(self) -> None:
@@ -60,15 +67,31 @@ class Pump(Generic[C, T]):
             if self._running:
                 await asyncio.wait(self._running)
 
+    def _lulled(self) -> None:
+        if not self._under_way:
+            self._flush()
+        elif self._patience is None and self._gathered:
+            self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._flush)
+
     def _flush(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         if self._gathered:
             gathered, self._gathered = list(self._gathered.values()), {}
-            self._start(gathered)
+            self._under_way += 1
+            self._start(gathered).add_done_callback(self._flushed)
 
-    def _start(self, gathered: list[tuple[C, asyncio.Future[T]]]) -> None:
+    def _flushed(self, _: object) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._flush()
+
+    def _start(self, gathered: list[tuple[C, asyncio.Future[T]]]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(gathered), context=self._context)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
 
     async def _run(self, gathered: list[tuple[C, asyncio.Future[T]]]) -> None:
         wanted = [(command, outcome) for command, outcome in gathered if not outcome.cancelled()]
