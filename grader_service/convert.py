@@ -6,10 +6,9 @@ Enums need no names on the way: the domain's carry the contract's numbers, so a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from grader_service.domain.findings import (
     AdverseEventClaim,
@@ -27,6 +26,8 @@ from grader_service.domain.findings import (
 from grader_service.domain.score import Score
 from grader_service.domain.task import Record, RecordField, RubricId, Task
 from grader_service.tasks.registry import GradedTask
+from trialgym.rpc.memo import field
+from trialgym.rpc.submissions import ReadSubmission
 from trialgym.v1 import finding_pb2, grader_service_pb2, score_pb2, task_pb2
 
 _E = TypeVar("_E", bound=Enum)
@@ -43,42 +44,62 @@ _REPORT_CLASSES = _by_number(ReportClass)
 _KEPT_TASKS = 1024
 """How many tasks' messages stay built; one is some tens of KiB at most."""
 
-
-def submission(message: finding_pb2.Submission) -> Submission:
-    """The answer sheet. The message must have passed `check_submission`; unknown enum numbers raise IndexError."""
-    return Submission(tuple(map(_finding, message.findings)), message.rationale)
+_KEPT_ANSWERS = 1024
+"""How many answers a plan remembers; one is some 150 bytes."""
 
 
-def _finding(message: finding_pb2.Finding) -> Finding:
-    kind = message.WhichOneof("claim")
-    return Finding(
-        _TYPES[message.type],
-        _SEVERITIES[message.severity],
-        message.subject_id,
-        message.description,
-        message.recommendation,
-        None if kind is None else _claim(message, kind),
+def submission(read: ReadSubmission) -> Submission:
+    """The answer sheet, from what `check_submission` read of it."""
+    rows, rationale = read
+    findings = [
+        _new(
+            Finding,
+            (
+                _TYPES[number],
+                _SEVERITIES[severity],
+                subject_id,
+                description,
+                recommendation,
+                None if kind is None else _CLAIMS[kind](claim),
+            ),
+        )
+        for number, severity, subject_id, description, recommendation, kind, claim in rows
+    ]
+    return Submission(tuple(findings), rationale)
+
+
+_new = tuple.__new__
+"""Makes a named tuple as its own constructor does, without a call to Python."""
+
+
+def _eligibility(claim: finding_pb2.EligibilityClaim) -> Claim:
+    return EligibilityClaim(tuple(claim.criterion_ids), tuple(map(_evidence, claim.evidence)))
+
+
+def _adverse_event(claim: finding_pb2.AdverseEventClaim) -> Claim:
+    return AdverseEventClaim(
+        claim.ae_id,
+        claim.corrected_grade if claim.HasField("corrected_grade") else None,
+        claim.serious if claim.HasField("serious") else None,
+        claim.special_interest if claim.HasField("special_interest") else None,
+        _REPORT_CLASSES[claim.report_class],
     )
 
 
-def _claim(message: finding_pb2.Finding, kind: str) -> Claim:
-    if kind == "eligibility":
-        eligibility = message.eligibility
-        return EligibilityClaim(tuple(eligibility.criterion_ids), tuple(map(_evidence, eligibility.evidence)))
-    if kind == "adverse_event":
-        event = message.adverse_event
-        return AdverseEventClaim(
-            event.ae_id,
-            event.corrected_grade if event.HasField("corrected_grade") else None,
-            event.serious if event.HasField("serious") else None,
-            event.special_interest if event.HasField("special_interest") else None,
-            _REPORT_CLASSES[event.report_class],
-        )
-    if kind == "amendment":
-        amendment = message.amendment
-        return AmendmentClaim(amendment.item_id, amendment.defect_code)
-    medication = message.medication
-    return MedicationClaim(medication.drug, medication.rule_id)
+def _amendment(claim: finding_pb2.AmendmentClaim) -> Claim:
+    return _new(AmendmentClaim, (claim.item_id, claim.defect_code))
+
+
+def _medication(claim: finding_pb2.MedicationClaim) -> Claim:
+    return _new(MedicationClaim, (claim.drug, claim.rule_id))
+
+
+_CLAIMS: dict[str, Callable[[Any], Claim]] = {
+    "eligibility": _eligibility,
+    "adverse_event": _adverse_event,
+    "amendment": _amendment,
+    "medication": _medication,
+}
 
 
 def _evidence(message: finding_pb2.Evidence) -> Evidence:
@@ -127,30 +148,44 @@ class TaskMessages:
             )
 
 
-Scores = Sequence[Score]
-"""A submission's scores by several rubrics."""
+class Answer(NamedTuple):
+    """A GradeResponse in bytes, and the same as one of a BatchGradeResponse's results."""
+
+    alone: bytes
+    in_batch: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A checked request: grade `submission` by `rubrics`, the one asked for first."""
+class Plan:
+    """How requests for one task, rubric and view are graded and answered."""
 
-    graded: GradedTask
-    submission: finding_pb2.Submission
-    rubrics: tuple[RubricId, ...]
-    full: bool
+    def __init__(self, graded: GradedTask, rubric: RubricId, *, full: bool) -> None:
+        self._messages = messages_of(graded)
+        self._full = full
+        self._rubrics = (rubric, *(other for other in graded.rubrics if full and other != rubric))
+        self._graders = [graded.graders[each.name] for each in self._rubrics]
+        self._answers: dict[tuple[object, ...], Answer] = {}
 
-    def run(self) -> Scores:
-        """The scores, in the order of the rubrics."""
-        sheet: Submission = submission(self.submission)
-        return [self.graded.graders[rubric.name](sheet) for rubric in self.rubrics]
+    def answer(self, sheet: Submission) -> Answer:
+        """What a sheet is answered with."""
+        score = self._graders[0](sheet)
+        if self._full:
+            return self._written([score, *(grade(sheet) for grade in self._graders[1:])])
+        # Without its components a score is a few numbers, and many sheets have the same.
+        shown = (score.value, score.points, score.max_points, score.accepted, score.invalid)
+        answer = self._answers.get(shown)
+        if answer is None:
+            if len(self._answers) >= _KEPT_ANSWERS:
+                self._answers.clear()
+            answer = self._answers[shown] = self._written([score])
+        return answer
 
-    def answer(self, response: grader_service_pb2.GradeResponse, scores: Scores) -> None:
-        """Fills in the response."""
-        messages = messages_of(self.graded)
-        messages.write_score(response.score, scores[0], self.rubrics[0], full=self.full)
-        for rubric, score in zip(self.rubrics[1:], scores[1:], strict=True):
-            messages.write_score(response.other_scores.add(), score, rubric, full=self.full)
+    def _written(self, scores: Sequence[Score]) -> Answer:
+        response = grader_service_pb2.GradeResponse()
+        self._messages.write_score(response.score, scores[0], self._rubrics[0], full=self._full)
+        for rubric, score in zip(self._rubrics[1:], scores[1:], strict=True):
+            self._messages.write_score(response.other_scores.add(), score, rubric, full=self._full)
+        alone = response.SerializeToString()
+        return Answer(alone, field(1, field(1, alone)))
 
 
 def _rubric(rubric: RubricId) -> score_pb2.Rubric:

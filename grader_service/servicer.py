@@ -7,7 +7,6 @@ submission so large that it could take longer goes to a thread.
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -17,19 +16,24 @@ from grader_service.tasks.registry import GradedTask, TaskSource
 from trialgym.rpc import names, paging
 from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, TrialgymError, failure
 from trialgym.rpc.incidents import fault
+from trialgym.rpc.memo import field
 from trialgym.rpc.submissions import check_enum, check_submission
+from trialgym.rpc.turns import Turns
 from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc, score_pb2, task_pb2
 
 MAX_BATCH = 256
 DEFAULT_PAGE, MAX_PAGE = 50, 100
 
-SLICE_SECONDS = 0.002
-"""A batch lets other calls run at least this often."""
-
 HEAVY_BYTES = 8 * 1024
 """Larger submissions are graded in a thread."""
 
 THREADS = 2
+
+_KEPT_PLANS = 1024
+"""How many combinations of task, rubric and view stay worked out."""
+
+_PLACES = tuple(f"requests[{index}]." for index in range(MAX_BATCH))
+"""Where the items of a batch stand, for the paths of their faults."""
 
 _FULL = score_pb2.SCORE_VIEW_FULL
 _VIEWS = score_pb2.ScoreView.DESCRIPTOR
@@ -42,6 +46,7 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
 
     def __init__(self, tasks: TaskSource) -> None:
         self._tasks = tasks
+        self._plans: dict[tuple[str, str, int], convert.Plan] = {}
         self._executor: Executor = ThreadPoolExecutor(THREADS, thread_name_prefix="grading")
 
     def close(self) -> None:
@@ -71,63 +76,68 @@ class GraderServicer(grader_service_pb2_grpc.GraderServiceServicer):
         task.CopyFrom(convert.messages_of(self._task(request.name, "name")).full)
         return task
 
-    async def Grade(self, request: grader_service_pb2.GradeRequest, context: Any) -> grader_service_pb2.GradeResponse:
-        """One submission's score. Raises InvalidField and NotFound."""
-        response = grader_service_pb2.GradeResponse()
-        job, scores = await self._graded(request, "")
-        job.answer(response, scores)
-        return response
+    # The grading methods give bytes, which the interceptor sends as they are.
 
-    async def BatchGrade(
+    async def Grade(  # type: ignore[override]
+        self, request: grader_service_pb2.GradeRequest, context: Any
+    ) -> bytes:
+        """One submission's score. Raises InvalidField and NotFound."""
+        if request.ByteSize() <= HEAVY_BYTES:
+            return self._answer(request, "").alone
+        return (await self._answer_in_thread(request, "")).alone
+
+    async def BatchGrade(  # type: ignore[override]
         self, request: grader_service_pb2.BatchGradeRequest, context: Any
-    ) -> grader_service_pb2.BatchGradeResponse:
+    ) -> bytes:
         """Scores or failures in the order of the requests. Raises InvalidField and BatchTooLarge for the batch as a whole."""
-        count = len(request.requests)
+        requests = request.requests
+        count = len(requests)
         if not count:
             raise InvalidField("requests", "is empty; send 1 to 256 requests")
         if count > MAX_BATCH:
             raise BatchTooLarge("requests", count, MAX_BATCH)
-        response = grader_service_pb2.BatchGradeResponse()
-        yielded = time.monotonic()
-        for index, item in enumerate(request.requests):
-            result = response.results.add()
+        results: list[bytes] = []
+        turns = Turns()
+        for item, where in zip(requests, _PLACES, strict=False):
             try:
-                job, scores = await self._graded(item, f"requests[{index}].")
-                job.answer(result.response, scores)
+                answer = self._answer(item, where) if item.ByteSize() <= HEAVY_BYTES else await self._answer_in_thread(item, where)
+                results.append(answer.in_batch)
             except Exception as error:  # a fault in one item must not take the answers of the others away
-                result.failure.CopyFrom(failure(error if isinstance(error, TrialgymError) else fault(error)))
-            if time.monotonic() - yielded > SLICE_SECONDS:
-                await asyncio.sleep(0)  # also where a cancelled call stops
-                yielded = time.monotonic()
-        return response
+                told = failure(error if isinstance(error, TrialgymError) else fault(error))
+                results.append(field(1, field(2, told.SerializeToString())))
+            if turns.due():
+                await turns.give()
+        return b"".join(results)
 
-    def _task(self, name: str, field: str) -> GradedTask:
+    def _task(self, name: str, path: str) -> GradedTask:
         try:
             return self._tasks.get(name)
         except UnknownTask:
-            names.parse_task(name, field)  # a name of another form is the caller's mistake, and says so
-            raise NotFound(f"{field}: there is no task {name}; ListTasks names the canonical ones") from None
+            names.parse_task(name, path)  # a name of another form is the caller's mistake, and says so
+            raise NotFound(f"{path}: there is no task {name}; ListTasks names the canonical ones") from None
 
-    def _job(self, request: grader_service_pb2.GradeRequest, where: str) -> convert.Job:
+    def _answer(self, request: grader_service_pb2.GradeRequest, where: str) -> convert.Answer:
+        """The checked, graded and written answer."""
+        asked = request.task, request.rubric, request.view
+        plan = self._plans.get(asked)
+        if plan is None:
+            plan = self._plan(request, where)
+            if len(self._plans) >= _KEPT_PLANS:
+                self._plans.clear()
+            self._plans[asked] = plan
+        if not request.HasField("submission"):
+            raise InvalidField(f"{where}submission", "is required; send an empty one if there is nothing to report")
+        return plan.answer(convert.submission(check_submission(request.submission, f"{where}submission")))
+
+    async def _answer_in_thread(self, request: grader_service_pb2.GradeRequest, where: str) -> convert.Answer:
+        """A large sheet takes milliseconds to check, to grade and to write, so all of it is done off the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, request, where)
+
+    def _plan(self, request: grader_service_pb2.GradeRequest, where: str) -> convert.Plan:
         graded = self._task(request.task, f"{where}task")
         try:
             rubric = graded.rubric(request.rubric)
         except UnknownRubric as error:
             raise InvalidField(f"{where}rubric", str(error)) from None
         check_enum(request.view, _VIEWS, f"{where}view")
-        if not request.HasField("submission"):
-            raise InvalidField(f"{where}submission", "is required; send an empty one if there is nothing to report")
-        check_submission(request.submission, f"{where}submission")
-        full = request.view == _FULL
-        others = tuple(other for other in graded.rubrics if other != rubric) if full else ()
-        return convert.Job(graded, request.submission, (rubric, *others), full)
-
-    async def _graded(self, request: grader_service_pb2.GradeRequest, where: str) -> tuple[convert.Job, convert.Scores]:
-        """The checked request and its scores. A large sheet takes milliseconds to check, too, so all of it goes to a thread."""
-        if request.ByteSize() <= HEAVY_BYTES:
-            return self._judged(request, where)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._judged, request, where)
-
-    def _judged(self, request: grader_service_pb2.GradeRequest, where: str) -> tuple[convert.Job, convert.Scores]:
-        job = self._job(request, where)
-        return job, job.run()
+        return convert.Plan(graded, rubric, full=request.view == _FULL)

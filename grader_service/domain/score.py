@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Verdict(Enum):
@@ -29,8 +30,7 @@ class Component:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """A score: `value` in [0, 1], and the raw `points`, which the components sum to exactly, of `max_points`.
 
     `accepted` and `invalid` count entries that could and could not be read; neither depends on the answer key.

@@ -160,7 +160,9 @@ class ClaimReader:
             reading.unreadable += 1  # names an event and asks for nothing
 
     def _amendment(self, reading: Reading, finding: Finding, claim: AmendmentClaim) -> None:
-        pair = canonical_id(claim.item_id), canonical_id(claim.defect_code)
+        pair = claim.item_id, claim.defect_code
+        if pair not in self._severities:  # what equals a pair of the key is in its own form already
+            pair = canonical_id(claim.item_id), canonical_id(claim.defect_code)
         if pair[0] not in self._items:
             reading.refuse(UNKNOWN_ITEM)
         elif pair[1] not in self._codes:

@@ -55,7 +55,11 @@ def _score(components: Iterable[Component], accepted: int, invalid: int) -> Scor
     points = 0.0
     for part in parts:  # whole numbers, so the sum is exact in any order
         points += part.points
-    value = max(LOWEST, min(HIGHEST, points / MAX_POINTS))
+    value = points / MAX_POINTS
+    if value > HIGHEST:
+        value = HIGHEST
+    elif value < LOWEST:
+        value = LOWEST
     return Score(value, points, float(MAX_POINTS), parts, accepted, invalid)
 
 
@@ -99,16 +103,20 @@ def _eligibility_grader(rules: EligibilityRules) -> Grader:
     clean_kept = _component(rules.clean_subject, rules.clean_earned, rules.clean_earned, "left alone")
     clean_flagged = _component(rules.clean_subject, rules.clean_flagged, rules.clean_earned, "flagged without cause")
 
+    types = tuple(rules.types)  # a short tuple is searched by identity; hashing an Enum's member costs more
+
     def grade(submission: Submission) -> Score:
         flagged: set[str] = set()
         texts: dict[str, list[str]] = {}
         accepted = 0
         for finding in submission.findings:
-            if finding.type not in rules.types:
+            if finding.type not in types:
                 continue
             subject = finding.subject_id.upper()
-            flagged.add(subject.strip())
-            accepted += subject.strip() in rules.known_subjects
+            known = subject.strip()
+            flagged.add(known)
+            if known in rules.known_subjects:
+                accepted += 1
             texts.setdefault(subject, []).append(_text_of(finding))
 
         parts = []
@@ -169,12 +177,14 @@ def _event_grader(rules: EventRules) -> Grader:
     subjects = frozenset(by_id.values())
     mark = _shared_start(ae_ids)  # most texts lack it, and then name none of the ids
 
+    types = tuple(rules.types)  # as above
+
     def grade(submission: Submission) -> Score:
         by_text: dict[str, list[str]] = {}
         by_subject: dict[str, list[str]] = {}
         accepted = 0
         for finding in submission.findings:
-            if finding.type not in rules.types:
+            if finding.type not in types:
                 continue
             text, subject = _text_of(finding), finding.subject_id.strip().upper()
             named = [ae_id for ae_id in ae_ids if ae_id in text] if mark in text else ()
@@ -237,10 +247,17 @@ def _issue_grader(rules: IssueRules) -> Grader:
     hits = WordHits(word for issue in rules.issues for word in issue.words)
     compiled = tuple((hits.mask_of(issue.words), outcomes(issue)) for issue in rules.issues)
     most = max(points for _, points in rules.recommendation_points)
+    steps = (*rules.recommendation_points, (0, 0))  # the highest count first
     by_recommendations = tuple(
-        (count, _component("recommendations", points, most, f"at least {count} of substance"))
-        for count, points in (*rules.recommendation_points, (0, 0))
+        next(
+            _component("recommendations", points, most, f"at least {count} of substance")
+            for count, points in steps
+            if substantial >= count
+        )
+        for substantial in range(steps[0][0] + 1)
     )
+    characters = rules.recommendation_characters
+    enough = len(by_recommendations) - 1
 
     def grade(submission: Submission) -> Score:
         pieces = [submission.rationale]
@@ -248,11 +265,13 @@ def _issue_grader(rules: IssueRules) -> Grader:
         for finding in submission.findings:
             description, recommendation = finding.description, finding.recommendation
             pieces += (description, recommendation)
-            substantial += len(recommendation) > rules.recommendation_characters
-            accepted += bool(description or recommendation)
+            if len(recommendation) > characters:
+                substantial += 1
+            if description or recommendation:
+                accepted += 1
         found = hits.mask_in(" ".join(pieces).lower())
         parts = [by_hits[(found & words).bit_count()] for words, by_hits in compiled]
-        parts.append(next(part for count, part in by_recommendations if substantial >= count))
+        parts.append(by_recommendations[min(substantial, enough)])
         return _score(parts, accepted, len(submission.findings) - accepted)
 
     return grade

@@ -44,32 +44,30 @@ class _Sheet:
     def __init__(self, task: Task, key: AnswerKey) -> None:
         rules = FAMILY_RULES[task.family]
         self._reader = ClaimReader(task, key)
-        self._lines = {expected.pair: _line(expected, rules) for expected in key.expected}
+        lines = {expected.pair: _line(expected, rules) for expected in key.expected}
+        clean = Component("clean", CLEAN_POINTS, CLEAN_POINTS, Verdict.CORRECT, "no defects")
+        self._empty = [line.missed for line in lines.values()] if lines else [clean]
+        self._lines = {pair: (place, line) for place, (pair, line) in enumerate(lines.items())}
         self._neutral = key.neutral
         self._site_values = key.site_values
-        self._cost = rules.false_positive if self._lines else CLEAN_FALSE_POSITIVE
-        self._max_points = sum(line.backed.points for line in self._lines.values()) if self._lines else CLEAN_POINTS
-        self._base = [] if self._lines else [Component("clean", CLEAN_POINTS, CLEAN_POINTS, Verdict.CORRECT, "no defects")]
+        self._cost = rules.false_positive if lines else CLEAN_FALSE_POSITIVE
+        self._max_points = sum(line.backed.points for line in lines.values()) if lines else CLEAN_POINTS
 
     def grade(self, submission: Submission) -> Score:
         """The score; never raises, and does not depend on the order of the findings."""
         reading = self._reader.read(submission)
-        stated = reading.stated
-        parts = list(self._base)
-        met = 0
-        for pair, line in self._lines.items():
-            said = stated.get(pair)
-            if said is None:
-                parts.append(line.missed)
+        parts, met = self._empty.copy(), 0
+        for pair, said in reading.stated.items():
+            expected = self._lines.get(pair)
+            if expected is None:
                 continue
             met += 1
+            place, line = expected
             if said.value == line.value:
-                parts.append(line.backed if said.backed else line.unbacked)
-            elif said.value is not None and said.value == self._site_values.get(pair):
-                parts.append(line.missed)
-            else:
-                parts.append(line.wrong)
-        if met < len(stated):
+                parts[place] = line.backed if said.backed else line.unbacked
+            elif said.value is None or said.value != self._site_values.get(pair):
+                parts[place] = line.wrong
+        if met < len(reading.stated):
             parts += self._beyond_key(reading)
         for reason in sorted(reading.invalid):
             count = reading.invalid[reason]
@@ -80,7 +78,7 @@ class _Sheet:
             points += part.points
         value = max(0.0, min(1.0, points / self._max_points))
         invalid = sum(reading.invalid.values()) + reading.unreadable
-        return Score(value, points, self._max_points, tuple(parts), len(stated), invalid)
+        return Score(value, points, self._max_points, tuple(parts), len(reading.stated), invalid)
 
     def _beyond_key(self, reading: Reading) -> list[Component]:
         parts = []

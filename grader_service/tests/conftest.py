@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from grader_service.servicer import GraderServicer
+from grader_service.tests.handlers import Handlers
 from grader_service.tests.sheets import registry
 
 
 @pytest.fixture
-def grader() -> Iterator[GraderServicer]:
+def grader() -> Iterator[Handlers]:
     """The canonical tasks behind the service's handlers."""
-    servicer = GraderServicer(registry())
-    yield servicer
-    servicer.close()
+    handlers = Handlers(registry())
+    yield handlers
+    handlers.close()

@@ -11,6 +11,7 @@ from grader_service import convert
 from grader_service.domain import findings as domain
 from grader_service.domain.score import Verdict
 from grader_service.domain.task import Difficulty, TaskFamily
+from trialgym.rpc.submissions import check_submission
 from trialgym.v1 import finding_pb2, score_pb2, task_pb2
 
 
@@ -31,7 +32,7 @@ def test_enums_have_the_contract_s_names_and_numbers(ours: type[Enum], theirs: A
 
 
 def test_a_submission_becomes_the_same_values() -> None:
-    """All claims, presence of optional fields, kinds of evidence, and an empty claim."""
+    """All claims, presence of optional fields, kinds of evidence, and no claim."""
     message = finding_pb2.Submission(
         rationale="r",
         findings=[
@@ -59,11 +60,11 @@ def test_a_submission_becomes_the_same_values() -> None:
             finding_pb2.Finding(adverse_event=finding_pb2.AdverseEventClaim(ae_id="AE-2", special_interest=True)),
             finding_pb2.Finding(amendment=finding_pb2.AmendmentClaim(item_id="A", defect_code="END-02")),
             finding_pb2.Finding(medication=finding_pb2.MedicationClaim(drug="ketoconazole", rule_id="R-1")),
-            finding_pb2.Finding(eligibility=finding_pb2.EligibilityClaim()),
+            finding_pb2.Finding(eligibility=finding_pb2.EligibilityClaim(criterion_ids=["EC-1"])),
             finding_pb2.Finding(),
         ],
     )
-    assert convert.submission(message) == domain.Submission(
+    wanted = domain.Submission(
         rationale="r",
         findings=(
             domain.Finding(
@@ -86,7 +87,12 @@ def test_a_submission_becomes_the_same_values() -> None:
             domain.Finding(claim=domain.AdverseEventClaim("AE-2", special_interest=True)),
             domain.Finding(claim=domain.AmendmentClaim("A", "END-02")),
             domain.Finding(claim=domain.MedicationClaim("ketoconazole", "R-1")),
-            domain.Finding(claim=domain.EligibilityClaim(())),
+            domain.Finding(claim=domain.EligibilityClaim(("EC-1",))),
             domain.Finding(),
         ),
     )
+    got = convert.submission(check_submission(message))
+    assert got == wanted
+    # Tuples of two classes may be equal, so the classes are compared, too.
+    assert [type(finding) for finding in got.findings] == [type(finding) for finding in wanted.findings]
+    assert [type(finding.claim) for finding in got.findings] == [type(finding.claim) for finding in wanted.findings]

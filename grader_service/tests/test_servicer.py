@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from grader_service import servicer as module
 from grader_service.domain.findings import Submission
 from grader_service.domain.score import Score
-from grader_service.servicer import GraderServicer
 from grader_service.tasks.registry import GradedTask, TaskRegistry
+from grader_service.tests.handlers import Handlers
 from grader_service.tests.sheets import AMENDMENTS, ELIGIBILITY, EVENTS, KEYS, NAMES, TASKS, registry
-from trialgym.rpc import names
+from trialgym.rpc import names, turns
 from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, from_failure
 from trialgym.v1 import error_pb2, finding_pb2, grader_service_pb2, score_pb2
 
@@ -59,7 +58,7 @@ MALFORMED_NAMES = (
 
 
 @pytest.mark.parametrize("name", UNKNOWN_NAMES)
-async def test_unknown_tasks_are_not_found(grader: GraderServicer, name: str) -> None:
+async def test_unknown_tasks_are_not_found(grader: Handlers, name: str) -> None:
     with pytest.raises(NotFound):
         await grader.GetTask(grader_service_pb2.GetTaskRequest(name=name), NO_CONTEXT)
     with pytest.raises(NotFound):
@@ -67,7 +66,7 @@ async def test_unknown_tasks_are_not_found(grader: GraderServicer, name: str) ->
 
 
 @pytest.mark.parametrize("name", MALFORMED_NAMES, ids=lambda name: repr(name[:40]))
-async def test_malformed_names_are_invalid(grader: GraderServicer, name: str) -> None:
+async def test_malformed_names_are_invalid(grader: Handlers, name: str) -> None:
     """The error names the field, in printable ASCII of bounded length."""
     with pytest.raises(InvalidField) as raised:
         await grader.GetTask(grader_service_pb2.GetTaskRequest(name=name), NO_CONTEXT)
@@ -83,14 +82,14 @@ async def test_malformed_names_are_invalid(grader: GraderServicer, name: str) ->
 # --- grading -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_empty_sheet_is_scored(grader: GraderServicer) -> None:
+async def test_an_empty_sheet_is_scored(grader: Handlers) -> None:
     for task, value in ((ELIGIBILITY, 0.20), (EVENTS, 0.33), (AMENDMENTS, 0.01)):
         score = (await grader.Grade(request(task=task), NO_CONTEXT)).score
         assert (score.value, score.rubric.name, score.accepted_entries) == (value, "keyword", 0)
         assert score.content_digest == registry().get(task).content_digest
 
 
-async def test_the_basic_view_shows_no_component(grader: GraderServicer) -> None:
+async def test_the_basic_view_shows_no_component(grader: Handlers) -> None:
     for view in (score_pb2.SCORE_VIEW_UNSPECIFIED, score_pb2.SCORE_VIEW_BASIC):
         response = await grader.Grade(request(flagged("PT-002", "IC-1"), view=view), NO_CONTEXT)
         assert not response.score.components
@@ -99,9 +98,7 @@ async def test_the_basic_view_shows_no_component(grader: GraderServicer) -> None
 
 
 @pytest.mark.parametrize(("asked", "first", "other"), [("", "keyword", "structured"), ("structured", "structured", "keyword")])
-async def test_the_full_view_shows_components_and_the_other_rubric(
-    grader: GraderServicer, asked: str, first: str, other: str
-) -> None:
+async def test_the_full_view_shows_components_and_the_other_rubric(grader: Handlers, asked: str, first: str, other: str) -> None:
     sheet = request(flagged("PT-002", "IC-1"), flagged("PT-001", "IC-1", "IC-9"), rubric=asked, view=FULL)
     response = await grader.Grade(sheet, NO_CONTEXT)
     assert (response.score.rubric.name, [s.rubric.name for s in response.other_scores]) == (first, [other])
@@ -112,7 +109,7 @@ async def test_the_full_view_shows_components_and_the_other_rubric(
         assert score.max_points
 
 
-async def test_view_does_not_change_the_score(grader: GraderServicer) -> None:
+async def test_view_does_not_change_the_score(grader: Handlers) -> None:
     basic = await grader.Grade(request(flagged("PT-002", "IC-1")), NO_CONTEXT)
     full = await grader.Grade(request(flagged("PT-002", "IC-1"), view=FULL), NO_CONTEXT)
     del full.score.components[:]
@@ -122,7 +119,7 @@ async def test_view_does_not_change_the_score(grader: GraderServicer) -> None:
 @pytest.mark.parametrize("task", NAMES)
 @pytest.mark.parametrize("rubric", ["keyword", "structured"])
 @pytest.mark.parametrize("good", [True, False])
-async def test_basic_answers_name_nothing_of_the_key(grader: GraderServicer, task: str, rubric: str, good: bool) -> None:
+async def test_basic_answers_name_nothing_of_the_key(grader: Handlers, task: str, rubric: str, good: bool) -> None:
     """No record, criterion, item, code or keyword stands in the words for agents, for right and wrong sheets alike."""
     vocabulary = TASKS[task].vocabulary
     finding = Finding(
@@ -141,7 +138,7 @@ async def test_basic_answers_name_nothing_of_the_key(grader: GraderServicer, tas
     assert not response.other_scores
 
 
-async def test_feedback_is_the_same_whether_right_or_wrong(grader: GraderServicer) -> None:
+async def test_feedback_is_the_same_whether_right_or_wrong(grader: Handlers) -> None:
     """It counts entries, and a right entry reads like a wrong one."""
     feedback = {
         (await grader.Grade(request(flagged(subject, "IC-1"), rubric=rubric), NO_CONTEXT)).score.feedback
@@ -194,9 +191,7 @@ EVENT = finding_pb2.AdverseEventClaim
         (request(flagged("PT-002", "IC-1"), flagged("pt-002 ", "ic-1")), "submission.findings[1].claim"),
     ],
 )
-async def test_bad_submissions_are_refused_by_field(
-    grader: GraderServicer, asked: grader_service_pb2.GradeRequest, field: str
-) -> None:
+async def test_bad_submissions_are_refused_by_field(grader: Handlers, asked: grader_service_pb2.GradeRequest, field: str) -> None:
     """Alone as in a batch, where the path starts at the item and its neighbours are scored."""
     with pytest.raises(InvalidField) as raised:
         await grader.Grade(asked, NO_CONTEXT)
@@ -214,7 +209,7 @@ HOSTILE = ("\x00", "\u202eAE-002\u202c", "a\nb\r\nc", "\ufeff\uffff", "🧪" * 5
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 @pytest.mark.parametrize("task", NAMES)
-async def test_hostile_text_is_graded_like_any_other(grader: GraderServicer, task: str, text: str) -> None:
+async def test_hostile_text_is_graded_like_any_other(grader: Handlers, task: str, text: str) -> None:
     finding = Finding(type=finding_pb2.FINDING_TYPE_PROTOCOL_DEVIATION, subject_id=text[:64], description=text, recommendation=text)
     asked = request(finding, flagged(text[:64], text[:64]), task=task, rationale=text, rubric="structured", view=FULL)
     response = await grader.Grade(asked, NO_CONTEXT)
@@ -226,7 +221,7 @@ async def test_hostile_text_is_graded_like_any_other(grader: GraderServicer, tas
 # --- batches -----------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_answers_in_order(grader: GraderServicer) -> None:
+async def test_a_batch_answers_in_order(grader: Handlers) -> None:
     """Scores equal those of single calls; failures stand where their requests do."""
     asked = [
         request(flagged("PT-002", "IC-1", description="age")),
@@ -244,7 +239,7 @@ async def test_a_batch_answers_in_order(grader: GraderServicer) -> None:
     assert results[3].failure.metadata["field"] == "requests[3].task"
 
 
-async def test_a_batch_has_1_to_256_items(grader: GraderServicer) -> None:
+async def test_a_batch_has_1_to_256_items(grader: Handlers) -> None:
     with pytest.raises(InvalidField) as raised:
         await grader.BatchGrade(grader_service_pb2.BatchGradeRequest(), NO_CONTEXT)
     assert raised.value.field == "requests"
@@ -272,9 +267,9 @@ def spied(name: str, seen: Callable[[Submission], None]) -> TaskRegistry:
 
 async def test_a_batch_lets_others_run_and_stops_when_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no time to spare the batch gives way after every item; cancelled half-way, it grades no further item."""
-    monkeypatch.setattr(module, "SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(turns, "SLICE_S", -1.0)
     graded: list[Submission] = []
-    servicer = GraderServicer(spied(EVENTS, graded.append))
+    servicer = Handlers(spied(EVENTS, graded.append))
     batch = grader_service_pb2.BatchGradeRequest(requests=[request(task=EVENTS)] * 256)
     call = asyncio.ensure_future(servicer.BatchGrade(batch, NO_CONTEXT))
     for _ in range(10):
@@ -300,7 +295,7 @@ async def test_large_submissions_are_graded_off_the_loop() -> None:
             loop.call_soon_threadsafe(entered.set)
             leave.wait(30)
 
-    servicer = GraderServicer(spied(EVENTS, seen))
+    servicer = Handlers(spied(EVENTS, seen))
     text = "x" * 4096
     findings = [Finding(subject_id="PT-202", description=text, recommendation=text) for _ in range(64)]
     largest = request(*findings, task=EVENTS, rationale="x" * 16384)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grader_service.servicer import GraderServicer
+from grader_service.tests.handlers import Handlers
 from grader_service.tests.sheets import EVENTS, NAMES, TASKS
 from trialgym.rpc import paging
 from trialgym.rpc.errors import InvalidField, InvalidPageToken, TrialgymError
@@ -16,7 +16,7 @@ MATERIALS = {"rules", "records", "sections", "amendments", "text"}
 NO_CONTEXT: Any = None
 
 
-async def test_listing_names_the_canonical_tasks_without_materials(grader: GraderServicer) -> None:
+async def test_listing_names_the_canonical_tasks_without_materials(grader: Handlers) -> None:
     page = await grader.ListTasks(grader_service_pb2.ListTasksRequest(), NO_CONTEXT)
     assert [task.name for task in page.tasks] == sorted(NAMES)
     assert page.next_page_token == ""
@@ -27,7 +27,7 @@ async def test_listing_names_the_canonical_tasks_without_materials(grader: Grade
         assert {field.name for field, _ in task.ListFields()}.isdisjoint(MATERIALS)
 
 
-async def test_pages_follow_each_other(grader: GraderServicer) -> None:
+async def test_pages_follow_each_other(grader: Handlers) -> None:
     """Each task once, in order, whatever the page size."""
     for size in (1, 2, 3):
         seen, token = [], ""
@@ -42,7 +42,7 @@ async def test_pages_follow_each_other(grader: GraderServicer) -> None:
         assert seen == sorted(NAMES)
 
 
-async def test_listing_can_be_narrowed_to_a_family(grader: GraderServicer) -> None:
+async def test_listing_can_be_narrowed_to_a_family(grader: Handlers) -> None:
     for family, found in ((task_pb2.TASK_FAMILY_AE_CLASSIFICATION, [EVENTS]), (task_pb2.TASK_FAMILY_MEDICATION_RECONCILIATION, [])):
         page = await grader.ListTasks(grader_service_pb2.ListTasksRequest(family=family), NO_CONTEXT)
         assert [task.name for task in page.tasks] == found
@@ -65,14 +65,14 @@ async def test_listing_can_be_narrowed_to_a_family(grader: GraderServicer) -> No
     ],
 )
 async def test_bad_list_requests(
-    grader: GraderServicer, asked: grader_service_pb2.ListTasksRequest, error: type[TrialgymError], field: str | None
+    grader: Handlers, asked: grader_service_pb2.ListTasksRequest, error: type[TrialgymError], field: str | None
 ) -> None:
     with pytest.raises(error) as raised:
         await grader.ListTasks(asked, NO_CONTEXT)
     assert raised.value.metadata.get("field") == field
 
 
-async def test_a_page_token_belongs_to_its_filter(grader: GraderServicer) -> None:
+async def test_a_page_token_belongs_to_its_filter(grader: Handlers) -> None:
     page = await grader.ListTasks(grader_service_pb2.ListTasksRequest(page_size=1), NO_CONTEXT)
     other = grader_service_pb2.ListTasksRequest(page_token=page.next_page_token, family=task_pb2.TASK_FAMILY_AE_CLASSIFICATION)
     with pytest.raises(InvalidPageToken):
@@ -80,7 +80,7 @@ async def test_a_page_token_belongs_to_its_filter(grader: GraderServicer) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_getting_a_task(grader: GraderServicer, name: str) -> None:
+async def test_getting_a_task(grader: Handlers, name: str) -> None:
     """The whole public half; what the caller does with the message does not reach the next one."""
     task = await grader.GetTask(grader_service_pb2.GetTaskRequest(name=name), NO_CONTEXT)
     ours = TASKS[name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from grader_service.domain.findings import (
@@ -85,7 +83,7 @@ def test_blanket_on_amendments() -> None:
 
 
 def test_right_subjects_with_every_criterion() -> None:
-    findings = [replace(flag(subject, CRITERIA), description=STUFFED) for subject in BAD]
+    findings = [flag(subject, CRITERIA)._replace(description=STUFFED) for subject in BAD]
     assert (keyword(ELIGIBILITY, findings), structured(ELIGIBILITY, findings)) == (0.99, 0.0)
 
 
@@ -95,7 +93,7 @@ def test_one_criterion_a_subject() -> None:
         e.pair[0]: flag(e.pair[0], [e.pair[1]], KEYS[ELIGIBILITY].evidence_fields[e.pair[1]]) for e in KEYS[ELIGIBILITY].expected
     }
     words = ("age", "ecog", "kras", "qtcf")
-    findings = [replace(by_subject[s], description=w) for s, w in zip(BAD, words, strict=True)]
+    findings = [by_subject[s]._replace(description=w) for s, w in zip(BAD, words, strict=True)]
     assert keyword(ELIGIBILITY, findings) == 0.80
     assert structured(ELIGIBILITY, findings) == pytest.approx(4 / 6, abs=1e-12)
 
@@ -131,7 +129,7 @@ def test_defending_the_site_or_endorsing_the_amendments() -> None:
 
 
 def test_an_expert_without_the_keywords() -> None:
-    findings = [replace(finding, description=PARAPHRASE) for finding in perfect(AMENDMENTS)]
+    findings = [finding._replace(description=PARAPHRASE) for finding in perfect(AMENDMENTS)]
     assert (keyword(AMENDMENTS, findings), structured(AMENDMENTS, findings)) == (0.01, 1.0)
 
 

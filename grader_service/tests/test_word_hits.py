@@ -34,7 +34,9 @@ def test_long_texts_are_scanned() -> None:
 def test_the_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is emptied when full, and long pieces never enter it; answers stay the same."""
     monkeypatch.setattr(word_hits, "MOST_REMEMBERED", 10)
-    hits = WordHits(["locf"])
+    hits = WordHits(["locf", "ema"])
     for number in range(100):
-        assert hits.mask_in(f"piece{number} xlocf{number} {'z' * 40}") == hits.mask_of(["locf"])
-        assert len(hits._known) <= 10
+        assert hits.mask_in(f"ema piece{number} xlocf{number} {'z' * 40} and {number}") == hits.mask_of(["locf", "ema"])
+        known, telling, masks = hits._memory
+        assert len(known) <= 10
+        assert masks.keys() == telling <= known

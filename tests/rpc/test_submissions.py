@@ -175,3 +175,81 @@ def test_the_largest_sheet_fits_a_request() -> None:
 def test_a_finding_without_a_claim_has_no_key() -> None:
     """Free text is never refused for saying a thing twice."""
     assert claim_keys(Finding(description="x")) == []
+
+
+def _id() -> st.SearchStrategy[str]:
+    return st.sampled_from(["A", " a", "B", "b ", "C" * 64, "\U0001f600" * 64, "", "C" * 65])
+
+
+def _claims() -> st.SearchStrategy[dict[str, Any]]:
+    value = st.one_of(
+        st.builds(lambda number: {"number": number}, st.sampled_from([0.0, -1e308, math.nan, math.inf])),
+        st.builds(lambda text: {"text": text}, st.sampled_from(["", "x" * 256, "é" * 128, "é" * 129])),
+        st.just({"flag": True}),
+        st.just({}),
+    )
+    evidence = st.lists(st.builds(lambda name, rest: {"field": name, **rest}, _id(), value), max_size=2)
+    grade = st.sampled_from([0, 1, 5, 6])
+    changes = st.fixed_dictionaries(
+        {}, optional={"corrected_grade": grade, "serious": st.booleans(), "special_interest": st.booleans()}
+    )
+    return st.one_of(
+        st.just({}),
+        st.builds(
+            lambda ids, told: {"eligibility": {"criterion_ids": ids, "evidence": told}}, st.lists(_id(), max_size=2), evidence
+        ),
+        st.builds(
+            lambda event, told, report: {"adverse_event": {"ae_id": event, "report_class": report, **told}},
+            _id(),
+            changes,
+            st.sampled_from([0, 1, 3, 4]),
+        ),
+        st.builds(lambda item, code: {"amendment": {"item_id": item, "defect_code": code}}, _id(), _id()),
+        st.builds(lambda drug, rule: {"medication": {"drug": drug, "rule_id": rule}}, _id(), _id()),
+    )
+
+
+_FINDINGS = st.lists(
+    st.builds(
+        lambda fields, claim: fields | claim,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "type": st.sampled_from([0, 1, 5, 5, 5, 6]),
+                "severity": st.sampled_from([0, 4, 4, 4, 5]),
+                "subject_id": st.sampled_from(["", "P", " p", "P" * 64, "P" * 65]),
+                "description": st.sampled_from(["", "x" * K4, "é" * (K4 // 2), "\U0001f600" * (K4 // 4 + 1)]),
+                "recommendation": st.sampled_from(["", "\U0001f600" * (K4 // 4), "x" * (K4 + 1)]),
+            },
+        ),
+        _claims(),
+    ),
+    max_size=3,
+)
+
+
+def _fault(message: Submission) -> InvalidField | None:
+    try:
+        submissions._find_fault(message, "submission")
+    except InvalidField as fault:
+        return fault
+    return None
+
+
+@given(_FINDINGS, st.sampled_from(["", "x" * K16, "x" * (K16 + 1)]))
+def test_the_quick_look_refuses_what_has_a_fault_and_nothing_else(findings: list[dict[str, Any]], rationale: str) -> None:
+    """Sheets are read by a quick look and their faults are found by a slow one; the two never disagree."""
+    message = sheet(*findings, rationale=rationale)
+    fault = _fault(message)
+    if fault is not None:
+        with pytest.raises(InvalidField) as caught:
+            check_submission(message)
+        assert caught.value.message == fault.message
+        return
+    rows, told = check_submission(message)
+    assert told == rationale
+    for row, finding in zip(rows, message.findings, strict=True):
+        kind, claim = row[5:]
+        assert row[:5] == (finding.type, finding.severity, finding.subject_id, finding.description, finding.recommendation)
+        assert kind == finding.WhichOneof("claim")
+        assert claim is None if kind is None else claim == getattr(finding, kind)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from google.protobuf.descriptor import EnumDescriptor
 
@@ -22,8 +24,7 @@ GRADES = range(1, 6)
 
 def check_text(value: str, field: str, limit: int) -> None:
     """Raises InvalidField where `value` has more than `limit` bytes in UTF-8."""
-    # A character has at least one byte and at most four, so most texts need no encoding to be judged.
-    if len(value) * 4 > limit and len(value.encode()) > limit:
+    if _is_longer(value, limit):
         raise InvalidField(field, f"is {len(value.encode())} bytes long, at most {limit} are allowed")
 
 
@@ -41,8 +42,143 @@ def _check_id(value: str, field: str) -> None:
         raise InvalidField(field, f"is {len(value)} characters long, at most {MAX_ID_CHARACTERS} are allowed")
 
 
-def check_submission(submission: finding_pb2.Submission, field: str = "submission") -> None:
-    """Raises InvalidField, naming the first field that breaks a bound, an enum or the rule of one claim per key."""
+ReadFinding = tuple[int, int, str, str, str, str | None, Any]
+"""A finding as it was read: type, severity, subject_id, description, recommendation, and its claim's kind and message."""
+
+ReadSubmission = tuple[list[ReadFinding], str]
+"""The findings as they were read, and the rationale."""
+
+
+def check_submission(submission: finding_pb2.Submission, field: str = "submission") -> ReadSubmission:
+    """What the sheet holds, read once, so that who converts it need not ask each message again.
+
+    Raises InvalidField, naming the first field that breaks a bound, an enum or the rule of one claim per key.
+    """
+    read = _read(submission)
+    if read is None:
+        _find_fault(submission, field)
+        raise AssertionError("a sheet was refused without a fault in it")
+    return read
+
+
+def _read(submission: finding_pb2.Submission) -> ReadSubmission | None:
+    """What the sheet holds; None exactly where `_find_fault` raises.
+
+    Nearly all sheets are fine, and this is on the way of every one of them: no path or text is built here, no field read twice.
+    """
+    findings, rationale = submission.findings, submission.rationale
+    if len(findings) > MAX_FINDINGS or _is_longer(rationale, MAX_RATIONALE_BYTES):
+        return None
+    rows: list[ReadFinding] = []
+    claimed: set[tuple[str, ...]] = set()
+    for finding in findings:
+        number, severity, subject = finding.type, finding.severity, finding.subject_id
+        if number not in _TYPES or severity not in _SEVERITIES or len(subject) > MAX_SUBJECT_CHARACTERS:
+            return None
+        description, recommendation = finding.description, finding.recommendation
+        if len(description) > _SURE_TEXT and _is_longer(description, MAX_TEXT_BYTES):
+            return None
+        if len(recommendation) > _SURE_TEXT and _is_longer(recommendation, MAX_TEXT_BYTES):
+            return None
+        kind = finding.WhichOneof("claim")
+        if kind is None:
+            rows.append((number, severity, subject, description, recommendation, None, None))
+            continue
+        claim = getattr(finding, kind)
+        keys = _KEYS[kind](claim, subject)
+        if keys is None:
+            return None
+        for key in keys:
+            if key in claimed:
+                return None
+            claimed.add(key)
+        rows.append((number, severity, subject, description, recommendation, kind, claim))
+    return rows, rationale
+
+
+_TYPES = frozenset(finding_pb2.FindingType.DESCRIPTOR.values_by_number)
+_SEVERITIES = frozenset(finding_pb2.Severity.DESCRIPTOR.values_by_number)
+_REPORT_CLASSES = frozenset(finding_pb2.ReportClass.DESCRIPTOR.values_by_number)
+
+_SURE_TEXT = MAX_TEXT_BYTES // 4
+"""A character has at most four bytes, so shorter texts need no closer look."""
+
+_Keys = Sequence[tuple[str, ...]] | None
+"""What a claim claims, as `claim_keys` says it; None where the claim breaks a bound."""
+
+
+def _is_longer(text: str, limit: int) -> bool:
+    # A character has at least one byte and at most four, so most texts need no encoding to be judged.
+    length = len(text)
+    return length > limit or (length * 4 > limit and len(text.encode()) > limit)
+
+
+def _eligibility_keys(claim: finding_pb2.EligibilityClaim, subject: str) -> _Keys:
+    criteria = claim.criterion_ids
+    if not 1 <= len(criteria) <= MAX_CRITERIA or len(claim.evidence) > MAX_EVIDENCE:
+        return None
+    subject = subject.strip().upper()
+    keys = []
+    for criterion in criteria:
+        if not 0 < len(criterion) <= MAX_ID_CHARACTERS:
+            return None
+        keys.append(("eligibility", subject, criterion.strip().upper()))
+    if len(keys) > 1 and len(set(keys)) != len(keys):
+        return None
+    for evidence in claim.evidence:
+        if not 0 < len(evidence.field) <= MAX_ID_CHARACTERS:
+            return None
+        kind = evidence.WhichOneof("value")
+        if kind == "number" and not math.isfinite(evidence.number):
+            return None
+        if kind == "text" and _is_longer(evidence.text, MAX_EVIDENCE_TEXT_BYTES):
+            return None
+    return keys
+
+
+def _event_keys(claim: finding_pb2.AdverseEventClaim, subject: str) -> _Keys:
+    event, report = claim.ae_id, claim.report_class
+    if not 0 < len(event) <= MAX_ID_CHARACTERS or report not in _REPORT_CLASSES:
+        return None
+    event = event.strip().upper()
+    keys = []
+    if claim.HasField("corrected_grade"):
+        if claim.corrected_grade not in GRADES:
+            return None
+        keys.append(("adverse_event", event, "corrected_grade"))
+    if claim.HasField("serious"):
+        keys.append(("adverse_event", event, "serious"))
+    if claim.HasField("special_interest"):
+        keys.append(("adverse_event", event, "special_interest"))
+    if report:
+        keys.append(("adverse_event", event, "report_class"))
+    return keys
+
+
+def _amendment_keys(claim: finding_pb2.AmendmentClaim, subject: str) -> _Keys:
+    item, code = claim.item_id, claim.defect_code
+    if not 0 < len(item) <= MAX_ID_CHARACTERS or not 0 < len(code) <= MAX_ID_CHARACTERS:
+        return None
+    return (("amendment", item.strip().upper(), code.strip().upper()),)
+
+
+def _medication_keys(claim: finding_pb2.MedicationClaim, subject: str) -> _Keys:
+    drug, rule = claim.drug, claim.rule_id
+    if not 0 < len(drug) <= MAX_ID_CHARACTERS or not 0 < len(rule) <= MAX_ID_CHARACTERS:
+        return None
+    return (("medication", subject.strip().upper(), drug.strip().upper(), rule.strip().upper()),)
+
+
+_KEYS: dict[str, Callable[[Any, str], _Keys]] = {
+    "eligibility": _eligibility_keys,
+    "adverse_event": _event_keys,
+    "amendment": _amendment_keys,
+    "medication": _medication_keys,
+}
+
+
+def _find_fault(submission: finding_pb2.Submission, field: str) -> None:
+    """Raises InvalidField for the first fault in the sheet, in the order of the contract's fields."""
     if len(submission.findings) > MAX_FINDINGS:
         raise InvalidField(f"{field}.findings", f"{len(submission.findings)} findings, at most {MAX_FINDINGS} are allowed")
     check_text(submission.rationale, f"{field}.rationale", MAX_RATIONALE_BYTES)
