@@ -57,6 +57,8 @@ Watch = Callable[..., AsyncIterator[tuple[int, Any]]]
 """`watch.watch` over some store."""
 
 _VIEW = observation_pb2.ObservationView
+# Named once: asking an enum of protobuf for a member by name takes longer than reading a field.
+_BASIC, _FULL = _VIEW.OBSERVATION_VIEW_BASIC, _VIEW.OBSERVATION_VIEW_FULL
 
 
 class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
@@ -75,7 +77,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         asked = convert.episode_request(request.episode)
         start = await self._starter.start(asked, id_for("episode", request_id))
         live = (await self._engine.create([start]))[0]
-        return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+        return await self._episode(live, request.view or _FULL)
 
     async def CreateEpisodeGroup(
         self, request: workflow_service_pb2.CreateEpisodeGroupRequest, context: Context
@@ -94,13 +96,13 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         group = episode_pb2.EpisodeGroup(
             name=names.group(group_id), episodes=[convert.episode(live.start, live.head) for live in members]
         )
-        group.observation.CopyFrom(await self._observation(members[0], 0, request.view or _VIEW.OBSERVATION_VIEW_FULL))
+        group.observation.CopyFrom(await self._observation(members[0], 0, request.view or _FULL))
         return group
 
     async def GetEpisode(self, request: workflow_service_pb2.GetEpisodeRequest, context: Context) -> episode_pb2.Episode:
         convert.check_view(request.view, "view")
         live = await self._engine.get(names.parse_episode(request.name))
-        return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+        return await self._episode(live, request.view or _FULL)
 
     async def ListEpisodes(
         self, request: workflow_service_pb2.ListEpisodesRequest, context: Context
@@ -165,7 +167,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             try:
                 if isinstance(answer, TrialgymError):
                     raise _below(f"requests[{index}].", answer)
-                if view > _VIEW.OBSERVATION_VIEW_BASIC:
+                if view > _BASIC:
                     response = await self._fuller_answer(answer, view)
                 else:
                     response = answers.step_response(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed)
@@ -183,7 +185,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
 
         def begin(request: workflow_service_pb2.StepEpisodeRequest) -> asyncio.Future[bytes]:
             kind = request.action.WhichOneof("action")
-            if kind == "submit_findings" or request.view > _VIEW.OBSERVATION_VIEW_BASIC or request.ByteSize() > HEAVY_BYTES:
+            if kind == "submit_findings" or request.view > _BASIC or request.ByteSize() > HEAVY_BYTES:
                 return asyncio.ensure_future(within_deadline(step, request))
             return _answered(self._begin(request, "request."), "request.")
 
@@ -204,7 +206,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         request_id = names.check_request_id(request.request_id)
         labels = convert.labels(request.labels, "labels")
         ttl_ms = _ttl_ms(request.ttl if request.HasField("ttl") else None)
-        if request.view in (_VIEW.OBSERVATION_VIEW_UNSPECIFIED, _VIEW.OBSERVATION_VIEW_FULL):
+        if request.view in (_VIEW.OBSERVATION_VIEW_UNSPECIFIED, _FULL):
             await self._fetch_materials(source)
         live = await self._engine.fork(
             source,
@@ -214,7 +216,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             ttl_ms=ttl_ms,
             request_digest=digest(["fork", source, request.at_step, labels, ttl_ms]),
         )
-        return await self._episode(live, request.view or _VIEW.OBSERVATION_VIEW_FULL)
+        return await self._episode(live, request.view or _FULL)
 
     def _fork_id(self, source: str, request_id: str) -> str:
         return id_for("fork", request_id)
@@ -238,7 +240,7 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
 
     async def CancelEpisode(self, request: workflow_service_pb2.CancelEpisodeRequest, context: Context) -> episode_pb2.Episode:
         live = await self._engine.cancel(names.parse_episode(request.name))
-        return await self._episode(live, _VIEW.OBSERVATION_VIEW_BASIC)
+        return await self._episode(live, _BASIC)
 
     async def DeleteEpisode(
         self, request: workflow_service_pb2.DeleteEpisodeRequest, context: Context
@@ -326,12 +328,12 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         if view:
             convert.check_view(view, f"{at}view")
         command = await _command(request, at)
-        if view == _VIEW.OBSERVATION_VIEW_FULL:
+        if view == _FULL:
             await self._fetch_materials(command.episode_id)
         answer = await self._engine.step_one(command)
         if isinstance(answer, TrialgymError):
             raise _below(at, answer)
-        if view <= _VIEW.OBSERVATION_VIEW_BASIC:
+        if view <= _BASIC:
             return answers.step_response(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed)
         try:
             return await self._fuller_answer(answer, view)
@@ -370,14 +372,14 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
     async def _observation(self, live: Live, step: int, view: int) -> observation_pb2.Observation:
         seen, _ = await self._engine.observation(live, step)
         message = convert.observation(seen)
-        if view > _VIEW.OBSERVATION_VIEW_BASIC:
+        if view > _BASIC:
             await self._fill(message, live, step, view)
         return message
 
     async def _fill(self, message: observation_pb2.Observation, live: Live, step: int, view: int) -> None:
         seen, text = await self._engine.observation(live, step)
         tasks: list[PublicTask] = []
-        if view == _VIEW.OBSERVATION_VIEW_FULL:
+        if view == _FULL:
             tasks = [await self._grader.get_task(packet.task, digest=packet.content_digest) for packet in seen.review_packets]
         convert.fill_view(message, text, tasks)
 

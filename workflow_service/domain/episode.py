@@ -1,4 +1,7 @@
-"""An episode as it is kept: what is fixed at its start, the log of its steps, and its head."""
+"""An episode as it is kept: what is fixed at its start, the log of its steps, and its head.
+
+What is made at every step is not frozen, since freezing costs several times what making it does; nobody changes it all the same.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class EpisodeStart:
     request_digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     """The end of an episode's log, and its lease.
 
@@ -61,7 +64,7 @@ class Head:
     deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """One step in the log. `action` and `answer` are encoded; the store does not read them."""
 
@@ -71,7 +74,7 @@ class Entry:
     answer: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TransitionRecord:
     """What one step did, before it is encoded as the stored answer."""
 

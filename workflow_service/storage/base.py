@@ -47,7 +47,7 @@ class NewEpisode:
     entries: tuple[Entry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append:
     """A step to commit, and the head after it.
 

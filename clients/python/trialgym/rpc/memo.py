@@ -14,15 +14,25 @@ import operator
 import typing
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import chain, repeat
+from itertools import compress, count
+from operator import is_not
 from typing import Any
 
 from google.protobuf.message import Message
 
 from trialgym.rpc import encoding, mirror
 
-_Node = tuple[Any, bytes, Any]
-"""A value, its encoding, and the nodes of its parts where it has any."""
+
+class _Node:
+    """The parts of a value, what each was encoded as, and the nodes of those that have parts themselves, by place."""
+
+    __slots__ = ("cls", "inner", "pieces", "values")
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.values: Sequence[Any] = ()
+        self.pieces: list[bytes] = []
+        self.inner: dict[int, _Node] = {}
 
 
 class DigestMemo:
@@ -35,31 +45,46 @@ class DigestMemo:
 
     def digest(self, value: Any) -> str:
         """See encoding.digest."""
-        node = self._last = _node(value, self._last)
-        return hashlib.blake2b(node[1], digest_size=encoding.DIGEST_BYTES).hexdigest()
+        last, self._last = self._last, None  # one that fails half-way is not to be gone on from
+        data, self._last = _encode(value, last)
+        return hashlib.blake2b(data, digest_size=encoding.DIGEST_BYTES).hexdigest()
 
 
-def _node(value: Any, last: _Node | None) -> _Node:
+def _encode(value: Any, node: _Node | None) -> tuple[bytes, _Node | None]:
+    """The value's encoding, and what is to be remembered of it; `node` is what was of the value in its place before."""
     cls = type(value)
     leaf = _LEAVES.get(cls)
     if leaf is not None:
-        return value, leaf(value), None
+        return leaf(value), None
+    values: Sequence[Any]
     if cls is tuple:
-        head: bytes = b"L" + _length(len(value))
-        parts: Sequence[Any] = value
+        head, values = b"L" + _length(len(value)), value
     else:
         split = _SPLITS.get(cls) or _split(cls)
         if split is None:
-            return value, encoding.encode(value), None
-        head, values = split
-        parts = values(value)
-    if last is not None and last[2] is not None:
-        # The value is kept with its bytes, so what is the same object now was not another one meanwhile.
-        olds: Any = chain(last[2], repeat(None)) if len(last[2]) < len(parts) else last[2]
-        nodes = [old if old is not None and old[0] is part else _node(part, old) for part, old in zip(parts, olds, strict=False)]
-    else:
-        nodes = [_node(part, None) for part in parts]
-    return value, head + b"".join([node[1] for node in nodes]), nodes
+            return encoding.encode(value), None
+        head, values = split[0], split[1](value)
+    if node is None or node.cls is not cls:
+        node = _Node(cls)
+    pieces, inner, known = node.pieces, node.inner, len(node.values)
+    # Most parts are the very objects that they were; the parts are kept, so none of them was another object meanwhile.
+    for place in compress(count(), map(is_not, values, node.values)):
+        pieces[place], held = _encode(values[place], inner.get(place))
+        if held is not None:
+            inner[place] = held
+        else:
+            inner.pop(place, None)
+    for place in range(known, len(values)):
+        piece, held = _encode(values[place], None)
+        pieces.append(piece)
+        if held is not None:
+            inner[place] = held
+    if known > len(values):
+        del pieces[len(values) :]
+        for place in range(len(values), known):
+            inner.pop(place, None)
+    node.values = values
+    return head + b"".join(pieces), node
 
 
 _length = encoding._pack_length
