@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from google.protobuf.descriptor import EnumDescriptor
 
@@ -70,7 +70,7 @@ def _read(submission: finding_pb2.Submission) -> ReadSubmission | None:
     if len(findings) > MAX_FINDINGS or _is_longer(rationale, MAX_RATIONALE_BYTES):
         return None
     rows: list[ReadFinding] = []
-    claimed: set[tuple[str, ...]] = set()
+    claimed: _Claimed = set()
     for finding in findings:
         number, severity, subject = finding.type, finding.severity, finding.subject_id
         if number not in _TYPES or severity not in _SEVERITIES or len(subject) > MAX_SUBJECT_CHARACTERS:
@@ -85,13 +85,8 @@ def _read(submission: finding_pb2.Submission) -> ReadSubmission | None:
             rows.append((number, severity, subject, description, recommendation, None, None))
             continue
         claim = getattr(finding, kind)
-        keys = _KEYS[kind](claim, subject)
-        if keys is None:
+        if not _TAKERS[kind](claim, subject, claimed):
             return None
-        for key in keys:
-            if key in claimed:
-                return None
-            claimed.add(key)
         rows.append((number, severity, subject, description, recommendation, kind, claim))
     return rows, rationale
 
@@ -103,8 +98,8 @@ _REPORT_CLASSES = frozenset(finding_pb2.ReportClass.DESCRIPTOR.values_by_number)
 _SURE_TEXT = MAX_TEXT_BYTES // 4
 """A character has at most four bytes, so shorter texts need no closer look."""
 
-_Keys = Sequence[tuple[str, ...]] | None
-"""What a claim claims, as `claim_keys` says it; None where the claim breaks a bound."""
+_Claimed = set[tuple[str, ...]]
+"""The keys claimed so far, as `claim_keys` has them."""
 
 
 def _is_longer(text: str, limit: int) -> bool:
@@ -113,68 +108,76 @@ def _is_longer(text: str, limit: int) -> bool:
     return length > limit or (length * 4 > limit and len(text.encode()) > limit)
 
 
-def _eligibility_keys(claim: finding_pb2.EligibilityClaim, subject: str) -> _Keys:
+def _take_eligibility(claim: finding_pb2.EligibilityClaim, subject: str, claimed: _Claimed) -> bool:
     criteria = claim.criterion_ids
     if not 1 <= len(criteria) <= MAX_CRITERIA or len(claim.evidence) > MAX_EVIDENCE:
-        return None
+        return False
     subject = subject.strip().upper()
-    keys = []
+    wanted = len(claimed) + len(criteria)
     for criterion in criteria:
         if not 0 < len(criterion) <= MAX_ID_CHARACTERS:
-            return None
-        keys.append(("eligibility", subject, criterion.strip().upper()))
-    if len(keys) > 1 and len(set(keys)) != len(keys):
-        return None
+            return False
+        claimed.add(("eligibility", subject, criterion.strip().upper()))
+    if len(claimed) < wanted:
+        return False
     for evidence in claim.evidence:
         if not 0 < len(evidence.field) <= MAX_ID_CHARACTERS:
-            return None
+            return False
         kind = evidence.WhichOneof("value")
-        if kind == "number" and not math.isfinite(evidence.number):
-            return None
-        if kind == "text" and _is_longer(evidence.text, MAX_EVIDENCE_TEXT_BYTES):
-            return None
-    return keys
+        if kind == "number":
+            if not math.isfinite(evidence.number):
+                return False
+        elif kind == "text" and _is_longer(evidence.text, MAX_EVIDENCE_TEXT_BYTES):
+            return False
+    return True
 
 
-def _event_keys(claim: finding_pb2.AdverseEventClaim, subject: str) -> _Keys:
+def _take_event(claim: finding_pb2.AdverseEventClaim, subject: str, claimed: _Claimed) -> bool:
     event, report = claim.ae_id, claim.report_class
     if not 0 < len(event) <= MAX_ID_CHARACTERS or report not in _REPORT_CLASSES:
-        return None
+        return False
     event = event.strip().upper()
-    keys = []
-    if claim.HasField("corrected_grade"):
-        if claim.corrected_grade not in GRADES:
-            return None
-        keys.append(("adverse_event", event, "corrected_grade"))
-    if claim.HasField("serious"):
-        keys.append(("adverse_event", event, "serious"))
-    if claim.HasField("special_interest"):
-        keys.append(("adverse_event", event, "special_interest"))
+    fields: list[str] = [name for name in _OPTIONAL if claim.HasField(name)]
+    if "corrected_grade" in fields and claim.corrected_grade not in GRADES:
+        return False
     if report:
-        keys.append(("adverse_event", event, "report_class"))
-    return keys
+        fields.append("report_class")
+    wanted = len(claimed) + len(fields)
+    claimed.update([("adverse_event", event, name) for name in fields])
+    return len(claimed) == wanted
 
 
-def _amendment_keys(claim: finding_pb2.AmendmentClaim, subject: str) -> _Keys:
+def _take_amendment(claim: finding_pb2.AmendmentClaim, subject: str, claimed: _Claimed) -> bool:
     item, code = claim.item_id, claim.defect_code
     if not 0 < len(item) <= MAX_ID_CHARACTERS or not 0 < len(code) <= MAX_ID_CHARACTERS:
-        return None
-    return (("amendment", item.strip().upper(), code.strip().upper()),)
+        return False
+    before = len(claimed)
+    claimed.add(("amendment", item.strip().upper(), code.strip().upper()))
+    return len(claimed) > before
 
 
-def _medication_keys(claim: finding_pb2.MedicationClaim, subject: str) -> _Keys:
+def _take_medication(claim: finding_pb2.MedicationClaim, subject: str, claimed: _Claimed) -> bool:
     drug, rule = claim.drug, claim.rule_id
     if not 0 < len(drug) <= MAX_ID_CHARACTERS or not 0 < len(rule) <= MAX_ID_CHARACTERS:
-        return None
-    return (("medication", subject.strip().upper(), drug.strip().upper(), rule.strip().upper()),)
+        return False
+    before = len(claimed)
+    claimed.add(("medication", subject.strip().upper(), drug.strip().upper(), rule.strip().upper()))
+    return len(claimed) > before
 
 
-_KEYS: dict[str, Callable[[Any, str], _Keys]] = {
-    "eligibility": _eligibility_keys,
-    "adverse_event": _event_keys,
-    "amendment": _amendment_keys,
-    "medication": _medication_keys,
+_OPTIONAL: tuple[Literal["corrected_grade", "serious", "special_interest"], ...] = (
+    "corrected_grade",
+    "serious",
+    "special_interest",
+)
+
+_TAKERS: dict[str, Callable[[Any, str, _Claimed], bool]] = {
+    "eligibility": _take_eligibility,
+    "adverse_event": _take_event,
+    "amendment": _take_amendment,
+    "medication": _take_medication,
 }
+"""Each adds the keys of a claim to those claimed; False where the claim breaks a bound, or one of its keys was taken."""
 
 
 def _find_fault(submission: finding_pb2.Submission, field: str) -> None:
@@ -255,7 +258,7 @@ def claim_keys(finding: finding_pb2.Finding) -> list[tuple[str, ...]]:
             return [("eligibility", subject, norm(c)) for c in finding.eligibility.criterion_ids]
         case "adverse_event":
             event = finding.adverse_event
-            fields = [f for f in ("corrected_grade", "serious", "special_interest") if event.HasField(f)]
+            fields: list[str] = [f for f in _OPTIONAL if event.HasField(f)]
             if event.report_class:
                 fields.append("report_class")
             return [("adverse_event", norm(event.ae_id), f) for f in fields]
