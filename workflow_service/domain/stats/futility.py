@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from ._ranges import require_between
-from .group_sequential import Spending, bound_above, inflation_factor, spending_increments
+from .group_sequential import Spending, bound_above, efficacy_path, inflation_factor, spending_increments
 from .sample_size import normal_noncentrality
 from .sequential_integration import REACH_SD, Monitoring, begin_monitoring, require_fractions
 
@@ -48,11 +48,12 @@ def _bound_below(trial: Monitoring, fraction: float, error: float, ceiling: floa
         return -math.inf
     middle = trial.drift * math.sqrt(fraction)
     low, high = middle - REACH_SD, min(middle + REACH_SD, ceiling)
-    if high <= low or trial.below(fraction, high) <= error:
+    below = trial.tail(fraction, upper=False)
+    if high <= low or below(high) <= error:
         return ceiling
-    if trial.below(fraction, low) >= error:
+    if below(low) >= error:
         return low
-    return float(brentq(lambda z: trial.below(fraction, z) - error, low, high, xtol=1e-10))
+    return float(brentq(lambda z: below(z) - error, low, high, xtol=1e-10))
 
 
 def _bounds_at(
@@ -65,16 +66,18 @@ def _bounds_at(
     """The bounds that spend both errors up to the last look when beta is counted under `drift`."""
     null_trial = begin_monitoring(fractions)
     drift_trial = begin_monitoring(fractions, drift)
+    # A futility rule that may be overruled must not lend its error to efficacy, whose bounds then know nothing of the drift.
+    alone = () if binding else efficacy_path(fractions, tuple(alpha_increments), null_trial.resolution)[0]
     efficacy: list[float] = []
     futility: list[float] = []
     last = len(fractions) - 1
     for look, fraction in enumerate(fractions):
-        efficacy.append(bound_above(null_trial, fraction, alpha_increments[look]))
+        efficacy.append(bound_above(null_trial, fraction, alpha_increments[look]) if binding else alone[look])
         if look == last:
             break
         futility.append(_bound_below(drift_trial, fraction, beta_increments[look], efficacy[look]))
-        # A futility rule that may be overruled must not lend its error to efficacy.
-        null_trial = null_trial.after(fraction, futility[look] if binding else -math.inf, efficacy[look])
+        if binding:
+            null_trial = null_trial.after(fraction, futility[look], efficacy[look])
         drift_trial = drift_trial.after(fraction, futility[look], efficacy[look])
     missed = drift_trial.below(fractions[last], efficacy[last])
     return _Bounds(tuple(efficacy), (*futility, efficacy[last]), missed - beta_increments[last])

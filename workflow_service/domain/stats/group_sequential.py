@@ -16,7 +16,14 @@ from scipy.special import ndtr, ndtri
 
 from ._ranges import require_between
 from .sample_size import normal_noncentrality
-from .sequential_integration import REACH_SD, Monitoring, begin_monitoring, require_fractions, stop_probabilities
+from .sequential_integration import (
+    REACH_SD,
+    Monitoring,
+    begin_monitoring,
+    require_fractions,
+    stop_probabilities,
+    unmonitored,
+)
 
 # A look that may spend less error than this cannot stop: its bound would lie beyond double precision.
 _LEAST_ERROR = 1e-16
@@ -69,11 +76,12 @@ def bound_above(trial: Monitoring, fraction: float, error: float) -> float:
         return math.inf
     middle = trial.drift * math.sqrt(fraction)
     high = middle + REACH_SD
-    if trial.above(fraction, high) >= error:
+    above = trial.tail(fraction, upper=True)
+    if above(high) >= error:
         return high
-    if trial.above(fraction, middle - REACH_SD) < error:
+    if above(middle - REACH_SD) < error:
         raise ValueError(f"only {trial.continuing:.3g} of the trials go on, fewer than the error {error:.3g} to spend")
-    return float(brentq(lambda z: trial.above(fraction, z) - error, middle - REACH_SD, high, xtol=1e-10))
+    return float(brentq(lambda z: above(z) - error, middle - REACH_SD, high, xtol=1e-10))
 
 
 @lru_cache(maxsize=1024)
@@ -94,13 +102,27 @@ def spending_boundaries(
     Raises ValueError unless the fractions rise from above 0 by at least .005 and 0 < alpha < 1.
     """
     require_between("alpha", alpha, 0, 1)
-    trial = begin_monitoring(fractions)
-    bounds: list[float] = []
+    resolution = begin_monitoring(fractions).resolution
     increments = spending_increments(spending, fractions, alpha, spending_times)
-    for fraction, error in zip(fractions, increments, strict=True):
-        bounds.append(bound_above(trial, fraction, error))
-        trial = trial.after(fraction, -math.inf, bounds[-1])
-    return tuple(bounds)
+    return efficacy_path(fractions, tuple(increments), resolution)[0]
+
+
+@lru_cache(maxsize=256)
+def efficacy_path(
+    fractions: tuple[float, ...], increments: tuple[float, ...], resolution: float
+) -> tuple[tuple[float, ...], Monitoring]:
+    """(the boundaries that spend `increments` at these looks, the trial under no effect before the last of them).
+
+    A path begins with the one of a look less, at the same resolution; a trial asks for both, and for the next one later.
+    Raises ValueError as `bound_above`.
+    """
+    if len(fractions) == 1:
+        bounds: tuple[float, ...] = ()
+        trial = unmonitored(resolution)
+    else:
+        bounds, before = efficacy_path(fractions[:-1], increments[:-1], resolution)
+        trial = before.after(fractions[-2], -math.inf, bounds[-1])
+    return (*bounds, bound_above(trial, fractions[-1], increments[-1])), trial
 
 
 def equal_fractions(looks: int) -> tuple[float, ...]:
