@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -29,6 +30,9 @@ from workflow_service.storage.memory import MemoryStore
 from workflow_service.storage.redis_address import RedisAddress
 from workflow_service.storage.sqlite_journal import JournalStore
 from workflow_service.watch import watch
+from workflow_service.workers.files import refuse_shared
+
+S = TypeVar("S", bound=WorkflowServicer)
 
 SERVICE = workflow_service_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
@@ -40,7 +44,10 @@ def make_store(settings: WorkflowSettings) -> EpisodeStore:
     if settings.redis_address is not None:
         return _redis_store(settings, settings.redis_address)
     path = settings.sqlite_path
-    return MemoryStore() if path is None else JournalStore(path, synchronous=settings.sqlite_synchronous)
+    if path is None:
+        return MemoryStore()
+    refuse_shared(path)
+    return JournalStore(path, synchronous=settings.sqlite_synchronous)
 
 
 def _redis_store(settings: WorkflowSettings, address: RedisAddress) -> EpisodeStore:
@@ -68,13 +75,36 @@ def _redis_store(settings: WorkflowSettings, address: RedisAddress) -> EpisodeSt
 
 @asynccontextmanager
 async def running(
-    settings: WorkflowSettings, *, clock: Clock = system_clock, store: EpisodeStore | None = None
+    settings: WorkflowSettings,
+    *,
+    clock: Clock = system_clock,
+    store: EpisodeStore | None = None,
+    shared_port: bool = False,
+    announce: str = "serving",
 ) -> AsyncIterator[RunningServer]:
     """The service, bound and serving in this event loop; stopped at once when the block ends, unless it was drained.
 
-    `clock` and `store` stand in for the real ones in tests. Raises StoreError, StoreUnavailable and CannotListen.
+    `clock` and `store` stand in for the real ones in tests; of the rest see server.start. Raises StoreError, StoreUnavailable
+    and CannotListen.
     """
     store = make_store(settings) if store is None else store
+    async with assembled(settings, clock=clock, store=store, kind=WorkflowServicer) as servicer:
+        started = await server.start(
+            SERVICE,
+            lambda grpc_server: workflow_service_pb2_grpc.add_WorkflowServiceServicer_to_server(servicer, grpc_server),
+            settings,
+            shared_port=shared_port,
+            announce=announce,
+        )
+        try:
+            yield started
+        finally:
+            await started.server.stop(None)
+
+
+@asynccontextmanager
+async def assembled(settings: WorkflowSettings, *, clock: Clock, store: EpisodeStore, kind: type[S]) -> AsyncIterator[S]:
+    """A servicer of this kind with all that it needs, over a store that is opened, and closed when the block ends."""
     await store.open()
     for warning in getattr(store, "warnings", ()):  # what engines with servers of their own have to say of these
         _log.warning("store may lose steps", cause=warning)
@@ -91,20 +121,10 @@ async def running(
     )
     await engine.recount()
     starter = Starter(grader=grader, curricula=engine.curricula, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
-    servicer = WorkflowServicer(
-        engine=engine, starter=starter, curricula=engine.curricula, grader=grader, watch=partial(watch, store)
-    )
+    servicer = kind(engine=engine, starter=starter, curricula=engine.curricula, grader=grader, watch=partial(watch, store))
     sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
     try:
-        started = await server.start(
-            SERVICE,
-            lambda grpc_server: workflow_service_pb2_grpc.add_WorkflowServiceServicer_to_server(servicer, grpc_server),
-            settings,
-        )
-        try:
-            yield started
-        finally:
-            await started.server.stop(None)
+        yield servicer
     finally:
         sweeper.cancel()
         with suppress(asyncio.CancelledError):
@@ -130,6 +150,13 @@ def main() -> None:
     server.spawn_only()
     logs.configure("workflow", style=settings.log_format, level=settings.log_level)
     try:
+        if settings.workers > 1:
+            from workflow_service.workers.supervisor import CannotServe, supervise
+
+            try:
+                sys.exit(asyncio.run(supervise(settings)))
+            except CannotServe as error:
+                sys.exit(f"workflow_service: {error}")
         asyncio.run(_main(settings))
     except (CannotListen, StoreError, StoreUnavailable) as error:
         sys.exit(f"workflow_service: {error}")

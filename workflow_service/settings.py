@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from trialgym.rpc.settings import ServerSettings, check_address
@@ -13,6 +13,9 @@ from workflow_service.storage.redis_address import RedisAddress, parse_address
 
 _SQLITE = "sqlite:"
 _REDIS = "redis"
+
+MAX_WORKERS = 64
+"""Episodes are dealt out by 256 pairs of digits, see workers.placing: each worker then has four at least."""
 
 
 class WorkflowSettings(ServerSettings):
@@ -25,6 +28,12 @@ class WorkflowSettings(ServerSettings):
     store: str = Field(
         default="sqlite:trialgym.sqlite3",
         description="memory, sqlite:PATH, or redis://HOST:PORT/DB (rediss: with TLS, redis+cluster: for a cluster)",
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_WORKERS,
+        description="processes on this machine that share the port; with sqlite a store is bound to its number of them",
     )
     sqlite_synchronous: Literal["FULL", "NORMAL"] = Field(
         default="FULL", description="FULL survives a loss of power, NORMAL the loss of the process only"
@@ -61,6 +70,17 @@ class WorkflowSettings(ServerSettings):
         elif value != "memory" and not (value.startswith(_SQLITE) and len(value) > len(_SQLITE)):
             raise ValueError(f"must be memory, sqlite:PATH or redis://HOST:PORT/DB, not {value!r}")
         return value
+
+    @model_validator(mode="after")
+    def _workers_can_share(self) -> WorkflowSettings:
+        if self.workers > 1 and self.store == "memory":
+            raise ValueError(
+                f"--workers {self.workers} needs a store that processes can share; episodes in memory are one process's: use "
+                "--store sqlite:PATH or redis://HOST:PORT/DB"
+            )
+        if self.workers > 1 and self.listen.startswith("unix:"):
+            raise ValueError(f"--workers {self.workers} needs --listen HOST:PORT; processes cannot share a unix socket")
+        return self
 
     @property
     def sqlite_path(self) -> Path | None:

@@ -34,6 +34,9 @@ _SHUTDOWN_BEGINS_S = 0.01
 """gRPC's shutdown begins as soon as its task runs; answers may go out from then on."""
 
 
+Register = Callable[[grpc.aio.Server], None]
+
+
 class CannotListen(Exception):
     """The address cannot be bound. The message names it and says what to do."""
 
@@ -77,10 +80,17 @@ class RunningServer:
 
 
 async def start(
-    service: str, register: Callable[[grpc.aio.Server], None], settings: ServerSettings, *, ready: bool = True
+    service: str,
+    register: Register,
+    settings: ServerSettings,
+    *,
+    ready: bool = True,
+    shared_port: bool = False,
+    announce: str = "serving",
 ) -> RunningServer:
-    """Binds and serves. `service` is the full name, `register` adds the servicer.
+    """Binds and serves. `service` is the full name, `register` adds the servicer, `announce` is what the log says then.
 
+    Only where `shared_port` is set may other processes listen on the port, too; their parent has proved that they are our own.
     Raises CannotListen where the address is taken or not ours.
     """
     admission = Admission(
@@ -89,7 +99,10 @@ async def start(
         streams=Budget("step streams", settings.max_streams),
     )
     interceptor = CallInterceptor(admission, sample_every=settings.log_sample)
-    server = grpc.aio.server(options=server_options(max_connection_age_s=settings.max_connection_age_s))
+    options = dict(server_options(max_connection_age_s=settings.max_connection_age_s))
+    if shared_port:
+        options["grpc.so_reuseport"] = 1
+    server = grpc.aio.server(options=list(options.items()))
     registrar = interceptor.registrar(server)
     register(registrar)
     servicer = health.aio.HealthServicer()
@@ -109,7 +122,8 @@ async def start(
     running = RunningServer(service, address, port, server, servicer, interceptor, settings)
     await servicer.set("", _SERVING)
     await running.set_ready(ready)
-    _log.info("serving", address=running.address)
+    if announce:
+        _log.info(announce, address=running.address)
     return running
 
 

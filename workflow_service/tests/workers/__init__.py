@@ -1,0 +1,1 @@
+"""Several workers behind one port."""
