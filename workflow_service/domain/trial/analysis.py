@@ -42,13 +42,16 @@ class Reading:
 
 
 @lru_cache(maxsize=1024)
-def read(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> Reading:
-    """The pre-specified analysis of the first n patients, all followed up. Deterministic; positive in favour of the drug."""
+def read(scenario: str, truth: Truth, recruitment: Recruitment, n: int, planned: int = 0) -> Reading:
+    """The pre-specified analysis of the first n patients, all followed up, of so many planned.
+
+    Deterministic; positive in favour of the drug.
+    """
     protocol = recruitment.protocol
     endpoint = protocol.primary_endpoint
     if endpoint is None:
         raise ValueError("a protocol without endpoint has no analysis")
-    data = trial_data(scenario, truth, recruitment, n)
+    data = trial_data(scenario, truth, recruitment, n, planned)
     completed = ~np.isnan(data.outcomes[:, -1])
     counted = int(completed.sum()) if _drops_incomplete(endpoint.analysis_set, endpoint.missing_data) else n
     dropped = n - int(completed.sum())

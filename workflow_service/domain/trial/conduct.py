@@ -144,7 +144,7 @@ def take_look(truth: Truth, state: TrialState, demand: Demand) -> tuple[Look, In
     else:
         fraction = planned
     recruitment = conduct.recruitment(state.protocol)
-    reading = read(state.start.scenario, truth, recruitment, demand.n_outcome)
+    reading = read(state.start.scenario, truth, recruitment, demand.n_outcome, conduct.n_planned)
     z = reading.z
     if conduct.n_planned != conduct.n_original:
         z = combined_statistic(before.z, before.n, before.fraction, z, demand.n_outcome, fraction)
@@ -200,10 +200,10 @@ def analyse(truth: Truth, state: TrialState, early_stop: EarlyStop | None, deman
         if demand is None:
             raise ValueError("the trial has not enrolled the patients it planned")
         n, enrolled, critical, may_reject = conduct.n_planned, demand.accrued.n_enrolled, final_critical_value(state), True
-        z = read(state.start.scenario, truth, recruitment, n).z
+        z = read(state.start.scenario, truth, recruitment, n, conduct.n_planned).z
         if last is not None and conduct.n_planned != conduct.n_original:
             z = combined_statistic(last.z, last.n, last.fraction, z, n, 1.0)
-    reading = read(state.start.scenario, truth, recruitment, n)
+    reading = read(state.start.scenario, truth, recruitment, n, conduct.n_planned)
     z = round(z, DIGITS)
     return PrimaryResult(
         n_enrolled=enrolled,

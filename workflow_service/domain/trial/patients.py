@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from workflow_service.domain.trial.actions import AddBiomarkerStratification
 from workflow_service.domain.trial.cards import CARDS
+from workflow_service.domain.trial.cards.card import Card
 from workflow_service.domain.trial.choices import Blinding, ControlArm
 from workflow_service.domain.trial.outcome_model import (
     CARRIER_PROGNOSIS,
@@ -27,6 +28,7 @@ from workflow_service.domain.trial.outcome_model import (
     PLACEBO_JUMP,
     VISITS,
     acceptance,
+    carriers_enrolled,
     criteria_factors,
     effects_of,
     is_enriched,
@@ -44,6 +46,10 @@ BASELINE_SD = 0.5
 """SD of the baseline value, which tells nothing of the change; [chosen here]."""
 LARGEST_SCREENING = 400_000
 """Candidates looked at before a trial counts as impossible to fill."""
+MOST_AHEAD = 1024
+"""Patients of a trial beyond which a look draws no more than it sees."""
+SCREENING_MARGIN = 1.1
+"""Factor on the candidates that are expected to be needed, so that seldom more must be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ def enrolled(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> C
     card = CARDS[scenario]
     accepted_share = acceptance(card, recruitment.protocol)
     present = recruitment.protocol.biomarker
-    size = 256
+    size = _likely_screened(card, truth, recruitment, accepted_share, n) // 2
     while True:
         size = min(2 * size, LARGEST_SCREENING)
         accepted = uniforms(truth.key, truth.seed, 0, "criteria", size) < accepted_share
@@ -96,6 +102,15 @@ def enrolled(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> C
             return Cohort(chosen.astype(np.int64) + 1, carrier[chosen])
         if size >= LARGEST_SCREENING:
             return None
+
+
+def _likely_screened(card: Card, truth: Truth, recruitment: Recruitment, accepted_share: float, n: int) -> int:
+    """Candidates, a power of 2, among whom the first n patients most likely are; the more are looked at, the same they remain."""
+    rules = [recruitment.protocol.biomarker, *([recruitment.before] if recruitment.switch_at > 0 else [])]
+    share = accepted_share * min(carriers_enrolled(card, truth, rule)[1] for rule in rules)
+    if share * LARGEST_SCREENING <= n:
+        return LARGEST_SCREENING
+    return max(512, 1 << math.ceil(math.log2(SCREENING_MARGIN * n / share)))
 
 
 def _passes(scenario: str, truth: Truth, biomarker: AddBiomarkerStratification | None, carrier: BoolArray, size: int) -> BoolArray:
@@ -125,12 +140,20 @@ def allocation(truth: Truth, parts: tuple[int, int], n: int) -> BoolArray:
     return np.asarray((order < 2 * parts[0]).reshape(-1)[:n])
 
 
-@lru_cache(maxsize=32)
-def trial_data(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> TrialData:
+def trial_data(scenario: str, truth: Truth, recruitment: Recruitment, n: int, planned: int = 0) -> TrialData:
     """The outcomes of the first n patients, followed up to the primary time point.
 
-    Raises ValueError where n patients cannot be enrolled.
+    Of a trial of moderate size all patients that are `planned` are drawn at the first look, for the looks to come: what the first
+    ones show does not depend on the others. Raises ValueError where n patients cannot be enrolled.
     """
+    if not n < planned <= MOST_AHEAD:
+        return _drawn(scenario, truth, recruitment, n)
+    data = _drawn(scenario, truth, recruitment, planned)
+    return TrialData(data.outcomes[:n], data.treated[:n], data.carrier[:n], data.with_event[:n])
+
+
+@lru_cache(maxsize=64)
+def _drawn(scenario: str, truth: Truth, recruitment: Recruitment, n: int) -> TrialData:
     card, protocol = CARDS[scenario], recruitment.protocol
     cohort = enrolled(scenario, truth, recruitment, n)
     if cohort is None:

@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 
 MOST_KEPT = 1 << 21
 """Numbers that are kept, 16 MB, for some 400 seeds: all looks of a trial and all episodes of a seed see the same patients."""
-_SHORTEST, _LONGEST = 32, 1 << 14
+_SHORTEST, _LONGEST = 32, 1 << 16
 """Shorter draws are not worth keeping, longer ones are those of trials that hardly anybody fits."""
 _LEAST_DRAWN = 256
 """Drawn at once where a draw is kept, since the next look sees more patients."""
