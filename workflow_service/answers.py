@@ -9,7 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from trialgym.rpc.memo import DigestMemo, MessageMemo, field, varint
+from trialgym.rpc.memo import DigestMemo
+from trialgym.rpc.message_memo import MessageMemo
+from trialgym.rpc.wire import field, varint
 from trialgym.v1 import error_pb2, observation_pb2, score_pb2
 from workflow_service.domain.environment import BlockedAction, Grade, Observation, Outcome, ReviewPacket
 from workflow_service.domain.episode import TransitionRecord

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from trialgym.rpc import mirror
 from trialgym.rpc.encoding import digest
-from trialgym.rpc.memo import DigestMemo, MessageMemo, field, varint
+from trialgym.rpc.memo import DigestMemo
+from trialgym.rpc.message_memo import MessageMemo
+from trialgym.rpc.wire import field, varint
 from trialgym.v1 import episode_pb2, observation_pb2
 from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.environment import TrialEnvironment
@@ -77,7 +79,8 @@ def test_observations_with_memory_equal_those_without(tier: Tier) -> None:
     for _ in range(40):
         seen = environment.observe(state)
         data = memo.encode(seen.trial, observation_pb2.TrialObservation)
-        assert observation_pb2.TrialObservation.FromString(data) == mirror.to_message(seen.trial, observation_pb2.TrialObservation)
+        message = mirror.to_message(seen.trial, observation_pb2.TrialObservation)
+        assert data == message.SerializeToString(deterministic=True)
         assert digests.digest(state) == digest(state)
         if state.ending:
             break
