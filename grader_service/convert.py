@@ -26,8 +26,8 @@ from grader_service.domain.findings import (
 from grader_service.domain.score import Score
 from grader_service.domain.task import Record, RecordField, RubricId, Task
 from grader_service.tasks.registry import GradedTask
-from trialgym.rpc.memo import field
 from trialgym.rpc.submissions import ReadSubmission
+from trialgym.rpc.wire import field
 from trialgym.v1 import finding_pb2, grader_service_pb2, score_pb2, task_pb2
 
 _E = TypeVar("_E", bound=Enum)

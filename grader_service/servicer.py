@@ -16,9 +16,9 @@ from grader_service.tasks.registry import GradedTask, TaskSource
 from trialgym.rpc import names, paging
 from trialgym.rpc.errors import BatchTooLarge, InvalidField, NotFound, TrialgymError, failure
 from trialgym.rpc.incidents import fault
-from trialgym.rpc.memo import field
 from trialgym.rpc.submissions import check_enum, check_submission
 from trialgym.rpc.turns import Turns
+from trialgym.rpc.wire import field
 from trialgym.v1 import grader_service_pb2, grader_service_pb2_grpc, score_pb2, task_pb2
 
 MAX_BATCH = 256

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from trialgym.rpc.errors import printable
-from trialgym.rpc.memo import varint
+from trialgym.rpc.wire import varint
 from trialgym.v1 import error_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 
