@@ -109,7 +109,7 @@ async def start(
     health_pb2_grpc.add_HealthServicer_to_server(servicer, registrar)
     if settings.reflection:
         reflected = reflection.aio.ReflectionServicer((service, health.SERVICE_NAME, reflection.SERVICE_NAME))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
     try:
         port = server.add_insecure_port(settings.listen)
     except RuntimeError as error:
