@@ -67,28 +67,29 @@ def reward_of(values: Mapping[TermKind, float] | Iterable[tuple[TermKind, float]
 
     Raises ValueError where a kind stands twice or a value is out of range.
     """
-    if isinstance(values, Mapping):
-        pairs = list(values.items())
+    if isinstance(values, dict | Mapping):
+        pairs = values.items()
     else:
-        pairs = list(values)
-        if len({kind for kind, _ in pairs}) != len(pairs):
+        pairs = dict(each := list(values)).items()
+        if len(pairs) != len(each):
             raise ValueError("a reward has each kind of term at most once")
-    # Most values are 0; those that are not are few and seldom out of order.
-    amounts = [(kind, amount) for kind, value in pairs if value != 0.0 and (amount := quantise(value)) != 0.0]
-    if not amounts:
+    # Most values are 0, and a single one is mostly the bonus of a tier.
+    given = [pair for pair in pairs if pair[1] != 0.0]
+    if not given:
         return NOTHING
-    if len(amounts) == 1:
-        return _single(*amounts[0])
-    terms = tuple([Term(kind, amount) for kind, amount in sorted(amounts, key=_order)])
+    if len(given) == 1:
+        return _single(*given[0])
+    amounts = [(kind, amount) for kind, value in sorted(given, key=_order) if (amount := quantise(value)) != 0.0]
+    terms = tuple([Term(kind, amount) for kind, amount in amounts])
     return Reward(sum([term.value for term in terms], 0.0), terms)
 
 
-def _order(amount: tuple[TermKind, float]) -> int:
-    number: int = amount[0].value
+def _order(pair: tuple[TermKind, float]) -> int:
+    number: int = pair[0].value
     return number
 
 
 @lru_cache(maxsize=1024)
-def _single(kind: TermKind, amount: float) -> Reward:
-    """A reward of one term, of which there are few: mostly the bonus of a tier."""
-    return Reward(amount, (Term(kind, amount),))
+def _single(kind: TermKind, value: float) -> Reward:
+    amount = quantise(value)
+    return Reward(amount, (Term(kind, amount),)) if amount else NOTHING

@@ -118,16 +118,16 @@ def safety_signals(truth: Truth, scenario: str, state: TrialState) -> tuple[Safe
     card = CARDS[scenario]
     later = treated_in_phase_two(state)
     exposed = state.exposed + later
-    counts = [_events_of(truth, scenario, index, cohort.dose_level, cohort.size) for index, cohort in enumerate(state.cohorts)]
+    counts = _events_so_far(truth, scenario, tuple([(cohort.dose_level, cohort.size) for cohort in state.cohorts]))
     schedule = state.protocol.dosing_schedule
     if later > 0 and schedule is not None:
-        counts.append(_events_later(truth, card, schedule.dose, later))
-    signals = []
-    for position, kind in enumerate(card.adverse_events):
-        events = sum([each[position][0] for each in counts])
-        serious = sum([each[position][1] for each in counts])
-        signals.append(SafetySignal(kind.event, _share(events, exposed), serious))
-    return tuple(signals)
+        counts = _together(counts, _events_later(truth, card, schedule.dose, later))
+    return tuple(
+        [
+            SafetySignal(kind.event, _share(events, exposed), serious)
+            for kind, (events, serious) in zip(card.adverse_events, counts, strict=True)
+        ]
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -140,17 +140,24 @@ _Counts = tuple[tuple[int, int], ...]
 """(events, serious events) of each kind."""
 
 
+def _together(one: _Counts, other: _Counts) -> _Counts:
+    return tuple([(a[0] + b[0], a[1] + b[1]) for a, b in zip(one, other, strict=True)])
+
+
 @lru_cache(maxsize=8192)
-def _events_of(truth: Truth, scenario: str, index: int, dose_level: int, size: int) -> _Counts:
-    """Events in a cohort of phase I, which each look at safety counts again."""
+def _events_so_far(truth: Truth, scenario: str, cohorts: tuple[tuple[int, int], ...]) -> _Counts:
+    """Events in the cohorts of phase I, each a dose level and a size: those of all before the last, and those of the last."""
     card = CARDS[scenario]
+    if not cohorts:
+        return tuple([(0, 0) for _ in card.adverse_events])
+    dose_level, size = cohorts[-1]
     counts = []
     for position, kind in enumerate(card.adverse_events):
         rate = _event_rate(truth, card, position, card.doses[dose_level - 1])
         grave = rate * kind.serious
-        u = few_uniforms(truth.key, truth.seed, index, f"event{position}", size)
+        u = few_uniforms(truth.key, truth.seed, len(cohorts) - 1, f"event{position}", size)
         counts.append((sum([each < rate for each in u]), sum([each < grave for each in u])))
-    return tuple(counts)
+    return _together(_events_so_far(truth, scenario, cohorts[:-1]), tuple(counts))
 
 
 def _events_later(truth: Truth, card: Card, dose: float, n: int) -> _Counts:
@@ -203,7 +210,10 @@ def estimate_effect(truth: Truth, scenario: str, state: TrialState) -> tuple[Eff
         biomarker_negative=_mean(others, truth.phase_one_sd) if measured and others else None,
     )
     levels = tuple(
-        replace(each, response=_mean(by_level[each.dose_level], truth.phase_one_sd)) for each in state.dose_finding.levels
+        [
+            DoseLevelResult(each.dose_level, each.dose, each.n, each.dlts, _mean(by_level[each.dose_level], truth.phase_one_sd))
+            for each in state.dose_finding.levels
+        ]
     )
     return estimate, replace(state.dose_finding, levels=levels)
 

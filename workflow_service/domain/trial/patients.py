@@ -7,7 +7,7 @@ and the final analysis see the same patients, however many there are. Arrays sta
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -64,6 +64,14 @@ class Recruitment:
     protocol: ProtocolState
     before: AddBiomarkerStratification | None = None
     switch_at: int = 0
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Each look into a cache asks for it.
+        object.__setattr__(self, "_hash", hash((self.protocol, self.before, self.switch_at)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

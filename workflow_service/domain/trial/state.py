@@ -29,6 +29,24 @@ NOTHING_SET = ProtocolState()
 _redesigned = replacer(ProtocolState)
 
 
+def _design(protocol: ProtocolState) -> ProtocolState:
+    return _redesigned(protocol, hypothesis=None, sample_size=None, safety_plan=None, interim_plan=None, consent_plan=None)
+
+
+_MOST_RECRUITMENTS = 1024
+_RECRUITMENTS: dict[int, tuple[Recruitment, ProtocolState]] = {}
+"""By the identity of the protocol, which is kept with it so that no identity is used again: a trial keeps its protocol."""
+
+
+def _recruitment(protocol: ProtocolState) -> Recruitment:
+    found = _RECRUITMENTS.get(id(protocol))
+    if found is None:
+        if len(_RECRUITMENTS) >= _MOST_RECRUITMENTS:
+            _RECRUITMENTS.clear()
+        found = _RECRUITMENTS[id(protocol)] = (Recruitment(_design(protocol)), protocol)
+    return found[0]
+
+
 RULES_VERSION = "1"
 """Changes with any change of what a step of a trial does; an episode keeps the version it was started with."""
 
@@ -109,10 +127,9 @@ class Conduct:
 
     def recruitment(self, protocol: ProtocolState) -> Recruitment:
         """How the trial recruits under the protocol as it stands; equal for protocols that differ in what no patient can feel."""
-        design = _redesigned(protocol, hypothesis=None, sample_size=None, safety_plan=None, interim_plan=None, consent_plan=None)
         if self.switched_at < 0:
-            return Recruitment(design)
-        return Recruitment(design, self.before, self.switched_at)
+            return _recruitment(protocol)
+        return Recruitment(_design(protocol), self.before, self.switched_at)
 
 
 NOT_STARTED = Conduct()
