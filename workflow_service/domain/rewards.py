@@ -67,14 +67,13 @@ def reward_of(values: Mapping[TermKind, float] | Iterable[tuple[TermKind, float]
 
     Raises ValueError where a kind stands twice or a value is out of range.
     """
-    if isinstance(values, dict | Mapping):
-        pairs = values.items()
-    else:
-        pairs = dict(each := list(values)).items()
-        if len(pairs) != len(each):
+    if not isinstance(values, (dict, Mapping)):  # dict first: asking Mapping takes longer than all the rest
+        pairs = list(values)
+        values = dict(pairs)
+        if len(values) != len(pairs):
             raise ValueError("a reward has each kind of term at most once")
     # Most values are 0, and a single one is mostly the bonus of a tier.
-    given = [pair for pair in pairs if pair[1] != 0.0]
+    given = [pair for pair in values.items() if pair[1] != 0.0]
     if not given:
         return NOTHING
     if len(given) == 1:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from workflow_service.domain.environment import ActionType, Grade, SubmitFindings, TaskFamily
@@ -93,24 +94,33 @@ def digest(action: TrialAction) -> str:
 
 def _canonical(value: Any) -> str:
     """A value as a text that is the same in every version of Python: enums by name, dataclasses by field order."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return repr(value)
-    if kind is int:
-        # A whole number of a double field may come as int or float; both mean the same.
-        return repr(float(value))
-    if kind is tuple:
-        return f"[{','.join([_canonical(each) for each in value])}]"
-    if isinstance(value, Enum):
-        return value._name_  # the same as `name`, which is a call
-    names = getattr(kind, "__dataclass_fields__", None)
-    if names is None:
-        return repr(value)
-    return f"{kind.__name__}({','.join([_canonical(getattr(value, name)) for name in names])})"
+    write = _WRITERS.get(type(value))
+    if write is None:
+        write = _WRITERS[type(value)] = _writer(type(value))
+    return write(value)
 
 
-_PLAIN = (float, str, bool, type(None))
-"""Types whose repr is the same everywhere."""
+def _writer(kind: type) -> Callable[[Any], str]:
+    if issubclass(kind, Enum):
+        return lambda value: str(value.name)
+    names = tuple(getattr(kind, "__dataclass_fields__", ()))
+    if len(names) == 1:
+        only = names[0]
+        return lambda value: f"{kind.__name__}({_canonical(getattr(value, only))})"
+    if names:
+        values = attrgetter(*names)
+        return lambda value: f"{kind.__name__}({','.join(map(_canonical, values(value)))})"
+    if is_dataclass(kind):
+        return lambda _: f"{kind.__name__}()"
+    return repr
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    # A whole number of a double field may come as int or float; both mean the same.
+    int: lambda value: repr(float(value)),
+    tuple: lambda value: f"[{','.join(map(_canonical, value))}]",
+}
+"""How values are written, by their class; the others are added as they come."""
 
 
 def execute(truth: Truth, state: TrialState, action: TrialAction, grade: Grade | None) -> Step:
