@@ -36,10 +36,11 @@ _log = structlog.get_logger("trialgym.workers")
 
 @dataclass
 class Worker:
-    """A worker that serves. `barrier` is there where others may need it."""
+    """A worker that serves. `barrier` and `routed` are there where episodes have owners."""
 
     server: RunningServer
     barrier: Barrier | None = None
+    routed: RoutedServicer | None = None
 
     async def leave(self) -> bool:
         """Waits, once its own server has stopped, until no other worker takes calls; False where that takes too long."""
@@ -73,7 +74,7 @@ async def working(orders: Orders, *, clock: Clock = system_clock) -> AsyncIterat
         routed = RoutedServicer(local, Placing(orders.number, orders.count), peers)
         public = await server.start(service.SERVICE, _adding(routed), settings, shared_port=True, announce=_SERVING)
         try:
-            yield Worker(public, barrier)
+            yield Worker(public, barrier, routed)
         finally:
             await public.server.stop(None)
 

@@ -38,11 +38,11 @@ def positions_of(token: str, count: int) -> list[str] | None:
     problem = InvalidField("resume_token", "was not made by WatchEpisodes; watch without it")
     try:
         cursor = paging.read_token(token, _METHOD)
+        if cursor is None:
+            return None
+        positions = [str(paging.number(position)) for position in cursor.split(".")]
     except InvalidPageToken as error:
         raise problem from error
-    if cursor is None:
-        return None
-    positions = cursor.split(".")
     if len(positions) != count:
         raise problem
     return positions

@@ -167,12 +167,12 @@ async def test_deadlines_are_passed_on(workers: Two) -> None:
 
 async def test_batches_are_split_and_put_back(workers: Two) -> None:
     """Items of both owners and bad ones among them: each result stands where its request stood, with the caller's own indices."""
-    names = [await workers.create(index % 2, key=str(index)) for index in range(12)]
+    names = [await workers.create(index % 2) for index in range(12)]
     steps = [step(name) for name in names]
     steps.insert(3, step("nonsense"))
-    steps.insert(5, step(await workers.create(0, key="x"), expected_step=4))
-    steps.insert(7, pb.StepEpisodeRequest(name=await workers.create(1, key="y"), request_id="1"))
-    steps.insert(8, pb.StepEpisodeRequest(name=await workers.create(0, key="y"), request_id="1"))
+    steps.insert(5, step(await workers.create(0), expected_step=4))
+    steps.insert(7, pb.StepEpisodeRequest(name=await workers.create(1), request_id="1"))
+    steps.insert(8, pb.StepEpisodeRequest(name=await workers.create(0), request_id="1"))
     steps.insert(9, pb.StepEpisodeRequest(action=MALFORMED, request_id="1"))
     for place, stub in enumerate(workers.stubs):
         results = (await stub.BatchStepEpisodes(pb.BatchStepEpisodesRequest(requests=steps))).results
@@ -197,7 +197,7 @@ async def test_batches_are_split_and_put_back(workers: Two) -> None:
 
 async def test_a_batch_that_is_refused_as_a_whole_does_nothing(workers: Two) -> None:
     """Too many items, none, or one episode twice: refused with the caller's indices at both workers, and nothing is stepped."""
-    names = [await workers.create(index % 2, key=str(index)) for index in range(4)]
+    names = [await workers.create(index % 2) for index in range(4)]
     for stub in workers.stubs:
         twice = pb.BatchStepEpisodesRequest(requests=[step(name) for name in [*names, names[2]]])
         error = await refusal(stub.BatchStepEpisodes(twice))
@@ -215,7 +215,7 @@ async def test_a_batch_that_is_refused_as_a_whole_does_nothing(workers: Two) -> 
 
 async def test_renewals_are_split_and_put_back(workers: Two) -> None:
     """Leases of both owners in one call, with the caller's indices where one is refused; a bad ttl refuses the call."""
-    names = [await workers.create(index % 2, key=str(index)) for index in range(6)]
+    names = [await workers.create(index % 2) for index in range(6)]
     asked = [*names[:3], "nonsense", "episodes/00aa", "episodes/01aa", *names[3:]]
     for stub in workers.stubs:
         results = (await stub.RenewEpisodes(pb.RenewEpisodesRequest(names=asked, ttl={"seconds": 77}))).results  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ async def test_renewals_are_split_and_put_back(workers: Two) -> None:
 
 async def test_streams_mix_owners(workers: Two) -> None:
     """One stream with steps of both owners: every item is answered once under its id, and each episode's in order."""
-    names = [await workers.create(index % 2, key=str(index)) for index in range(16)]
+    names = [await workers.create(index % 2) for index in range(16)]
     for stub in workers.stubs:
         before = {name: (await stub.GetEpisode(pb.GetEpisodeRequest(name=name))).step for name in names}
         stream = stub.StreamSteps()
@@ -269,7 +269,7 @@ async def test_streams_mix_owners(workers: Two) -> None:
 
 async def test_a_stream_of_more_than_fits(workers: Two) -> None:
     """A client that writes thousands of steps before it reads gets all answers in the end."""
-    names = [await workers.create(0, key=str(index)) for index in range(3)]
+    names = [await workers.create(0) for index in range(3)]
     stream = workers.stubs[1].StreamSteps()
 
     async def write() -> None:
@@ -286,7 +286,7 @@ async def test_a_stream_of_more_than_fits(workers: Two) -> None:
 
 async def test_a_stream_that_its_client_leaves(workers: Two) -> None:
     """A client that leaves in the middle leaves nothing behind, at neither worker."""
-    names = [await workers.create(index % 2, key=str(index)) for index in range(4)]
+    names = [await workers.create(index % 2) for index in range(4)]
     for _ in range(3):
         stream = workers.stubs[0].StreamSteps()
         for name in names:
@@ -302,7 +302,7 @@ async def test_a_stream_that_its_client_leaves(workers: Two) -> None:
 async def test_lists_are_merged(workers: Two) -> None:
     """All episodes, the newest first, in pages of any size, and pages go on at either worker."""
     labels = {"run": "a"}
-    names = [await workers.create(key=str(index), labels=labels if index % 3 else {}) for index in range(30)]
+    names = [await workers.create(labels=labels if index % 3 else {}) for index in range(30)]
     assert {workers.owner(name) for name in names} == {0, 1}
     for size in (1, 7, 30, 1000):
         found: list[Any] = []
@@ -358,7 +358,7 @@ async def test_a_curriculum_is_one_for_all(workers: Two) -> None:
 async def test_the_limit_of_episodes_is_for_all(tmp_path: Path) -> None:
     """Episodes at both workers count together, wherever they are made and end."""
     async with two(tmp_path / "t.sqlite3", max_active_episodes=10) as workers:
-        made = [await workers.create(key=str(number), through=number % 2) for number in range(10)]
+        made = [await workers.create(through=number % 2) for number in range(10)]
         assert {workers.owner(name) for name in made} == {0, 1}
         review = {"review": {"task": EVENTS}}
         for number, front in workers.fronts.items():

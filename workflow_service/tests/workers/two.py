@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +16,7 @@ from tests.support.pair import Grader, grader
 from trialgym.rpc.channel import open_channel
 from trialgym.v1 import workflow_service_pb2 as pb
 from trialgym.v1 import workflow_service_pb2_grpc as stubs
+from workflow_service.engine import id_for
 from workflow_service.settings import WorkflowSettings
 from workflow_service.workers import control, files
 from workflow_service.workers.board import Board
@@ -23,6 +25,8 @@ from workflow_service.workers.control import Orders
 from workflow_service.workers.placing import Placing
 
 EVENTS = "tasks/ae_classification"
+
+_numbers = itertools.count()
 
 
 @dataclass
@@ -69,18 +73,15 @@ class Two:
         del self.fronts[number]
         await self.stacks.pop(number).aclose()
 
-    async def create(self, owner: int | None = None, through: int = 0, key: str = "", **fields: Any) -> str:
+    async def create(self, owner: int | None = None, through: int = 0, **fields: Any) -> str:
         """A new review episode; of this owner, where one is given."""
-        for attempt in range(64):
-            request = pb.CreateEpisodeRequest(
-                episode={"review": {"task": EVENTS}, **fields},  # type: ignore[arg-type]
-                request_id=f"create-{key}-{fields.get('seed', 0)}-{attempt}",
-            )
-            made: str = (await self.stubs[through].CreateEpisode(request)).name
-            if owner is None or self.owner(made) == owner:
-                return made
-            await self.stubs[through].DeleteEpisode(pb.DeleteEpisodeRequest(name=made))
-        raise AssertionError("every second id should be of either owner")
+        request_id = next(
+            each
+            for each in (f"create-{number}" for number in _numbers)
+            if owner in (None, self.owner(f"episodes/{id_for('episode', each)}"))
+        )
+        request = pb.CreateEpisodeRequest(episode={"review": {"task": EVENTS}, **fields}, request_id=request_id)  # type: ignore[arg-type]
+        return str((await self.stubs[through].CreateEpisode(request)).name)
 
 
 @asynccontextmanager
