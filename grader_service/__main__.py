@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,7 +56,7 @@ def main() -> None:
     server.spawn_only()
     logs.configure("grader", style=settings.log_format, level=settings.log_level)
     try:
-        asyncio.run(_main(settings))
+        server.run(_main(settings))
     except CannotListen as error:
         sys.exit(f"grader_service: {error}")
 

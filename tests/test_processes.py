@@ -222,7 +222,7 @@ def test_a_server_process_never_forks(service: str) -> None:
     code = f"""
 import multiprocessing, sys
 from {service} import __main__ as service
-service.asyncio.run = lambda main: (main.close(), print(multiprocessing.get_start_method()))
+service.server.run = lambda main: (main.close(), print(multiprocessing.get_start_method()))
 sys.argv = ["x"]
 service.main()
 """

@@ -4,3 +4,10 @@ import os
 
 # gRPC's core writes past every logger, such as a line for each peer that goes away. Its errors only; it reads this when imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Since 1.80 gRPC's listener costs a server a third of its messages over streams; the one before it is still there. P0 of
+# `make bench` measures both.
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
+
+# The trial's matrices have a few columns. OpenBLAS would share them out among threads that spin while they wait, which doubles the
+# CPU time of an analysis and its longest pause, and would sum in an order that hangs on the number of cores. It reads this when loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

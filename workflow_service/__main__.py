@@ -157,7 +157,7 @@ def main() -> None:
                 sys.exit(asyncio.run(supervise(settings)))
             except CannotServe as error:
                 sys.exit(f"workflow_service: {error}")
-        asyncio.run(_main(settings))
+        server.run(_main(settings))
     except (CannotListen, StoreError, StoreUnavailable) as error:
         sys.exit(f"workflow_service: {error}")
 

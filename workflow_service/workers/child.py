@@ -150,7 +150,7 @@ def main() -> None:
         server.spawn_only()
         logs.configure("workflow", style=orders.settings.log_format, level=orders.settings.log_level)
         structlog.contextvars.bind_contextvars(worker=orders.number)
-        asyncio.run(_main(orders, end))
+        server.run(_main(orders, end))
 
 
 if __name__ == "__main__":

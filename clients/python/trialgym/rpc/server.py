@@ -10,8 +10,9 @@ import asyncio
 import gc
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -141,6 +142,17 @@ def rest_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Runs a service's main coroutine, on uvloop's event loop where that is installed: it takes a quarter off each message."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # there is none for Windows
+        asyncio.run(main)
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
 
 
 class StopSignals:
