@@ -96,12 +96,16 @@ class Workers:
 
     async def ready(self) -> None:
         """Returns once all of them serve. Raises CannotServe."""
-        serving: asyncio.Future[Any] = asyncio.gather(*(each.wait() for each in self._serving))
+        serving = asyncio.create_task(self._all_serve())
         await asyncio.wait({serving, self._failed}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             serving.cancel()
             await self._failed
         _log.info("serving", address=self.address, workers=len(self._orders))
+
+    async def _all_serve(self) -> None:
+        for serving in self._serving:
+            await serving.wait()
 
     async def failed(self) -> None:
         """Raises CannotServe once a worker cannot be started again."""
@@ -146,6 +150,7 @@ class Workers:
                 self._fail(f"worker {number} cannot be started: {error}")
                 return
             self._children[number] = child
+            _log.info("worker started", worker=number, pid=child.process.pid)
             if self._order:  # it was told to all while this one was on its way
                 child.tell(self._order)
             report = await child.report()

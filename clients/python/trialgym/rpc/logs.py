@@ -19,14 +19,21 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 class _Unfailing:
-    """A stream that drops what it cannot write: a log reader that went away must not fail the calls that are logged."""
+    """A stream that drops what it cannot write: a log reader that went away must not fail the calls that are logged.
+
+    A line goes out in one piece, for several workers may write to one stream.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._begun = ""
 
     def write(self, text: str) -> int:
-        with self._unfailing():
-            self._stream.write(text)
+        self._begun += text
+        if text.endswith("\n"):
+            line, self._begun = self._begun, ""
+            with self._unfailing():
+                self._stream.write(line)
         return len(text)
 
     def flush(self) -> None:
@@ -121,7 +128,7 @@ def configure(service: str, *, style: Format = "auto", level: Level = "info") ->
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(service=service)
-    handler = _ForeignHandler(stream)
+    handler = _ForeignHandler(_Unfailing(sys.stderr))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
