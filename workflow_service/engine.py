@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -70,7 +71,9 @@ class Engine:
             places=self._places,
             curricula=self.curricula,
         )
-        self._pump: Pump[StepCommand, StepAnswer | TrialgymError] = Pump(self._stepper.step, self._is_free)
+        self._pump: Pump[StepCommand, StepAnswer | TrialgymError] = Pump(
+            partial(self._stepper.step, may_be_cut=False), self._is_free
+        )
 
     async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes; see Stepper.step."""

@@ -102,10 +102,10 @@ class Stepper:
         self._places = places
         self._curricula = curricula
 
-    async def step(self, commands: Sequence[StepCommand]) -> list[StepAnswer | TrialgymError]:
+    async def step(self, commands: Sequence[StepCommand], *, may_be_cut: bool = True) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes: one grading call, one commit. The answers are in the order of the commands.
 
-        Cancelling it leaves each episode as it was or with its step committed, never between.
+        Cancelling it leaves each episode as it was or with its step committed, never between; `may_be_cut` says whether anybody may.
         """
         ids = [command.episode_id for command in commands]
         if len(set(ids)) < len(ids):
@@ -116,11 +116,11 @@ class Stepper:
             lives = self._take_all(ids, held)
             if lives is None:
                 lives = await self._take_each(ids, held, results)
-            waiting = await self._round(list(lives.items()), commands, results)
+            waiting = await self._round(list(lives.items()), commands, results, may_be_cut)
             for _ in range(_ROUNDS - 1):
                 if not waiting:
                     break
-                waiting = await self._round(await self._read_again(waiting, ids, results), commands, results)
+                waiting = await self._round(await self._read_again(waiting, ids, results), commands, results, may_be_cut)
             for index, _live in waiting:
                 results[index] = Capacity("the episode is being stepped by others without pause; try again", retry_after_ms=100)
         finally:
@@ -185,6 +185,7 @@ class Stepper:
         episodes: Sequence[tuple[int, Live]],
         commands: Sequence[StepCommand],
         results: dict[int, StepAnswer | TrialgymError],
+        may_be_cut: bool,
     ) -> list[tuple[int, Live]]:
         """One try at each step; returns those to try again, because somebody else's step came first."""
         plans: list[_Plan] = []
@@ -209,7 +210,8 @@ class Stepper:
                     results[index] = outcome
                 else:
                     plans.append(outcome)
-        plans = await self._grade(plans, results)
+        if any(plan.call is not None for plan in plans):
+            plans = await self._grade(plans, results)
         # A reader may have caught the episode up with another replica while the grader worked: what was decided and graded then
         # holds no more, and the step that came first may have been this very request.
         ready: list[_Plan] = []
@@ -221,7 +223,8 @@ class Stepper:
             if plan.live.head.step == plan.base and self._apply(plan, now, results):
                 ready.append(plan)
         if ready:
-            await _uncut(self._commit(ready, results))
+            commit = self._commit(ready, results)
+            await (_uncut(commit) if may_be_cut else commit)
         return [(index, live) for index, live in episodes if index not in results]
 
     async def _plan_carefully(self, index: int, command: StepCommand) -> _Plan | StepAnswer:
