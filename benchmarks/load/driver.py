@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.load import grading, modes, redis_floor, wire
+from benchmarks.load import grading, modes, overload, redis_floor, wire
 from benchmarks.load.episodes import Crew
 from benchmarks.load.http2 import Loop, Refused
 from benchmarks.measuring.clocks import pin
@@ -100,6 +100,10 @@ class Driver:
     def grades(self, **given: Any) -> dict[str, Any]:
         """Grades submissions."""
         return grading.run(**given)
+
+    def overload(self, **given: Any) -> dict[str, Any]:
+        """Calls that may be refused, at a rate of their own or from lanes."""
+        return overload.run(**given)
 
 
 def main() -> None:

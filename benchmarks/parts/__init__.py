@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.parts import (
     domain,
+    overload,
     p00_floor,
     p01_unary,
     p02_batches,
@@ -37,6 +38,7 @@ PARTS: dict[str, Any] = {
         p09_fork,
         p10_start,
         p11_logging,
+        overload,
         sdk,
     )
 }

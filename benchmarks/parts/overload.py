@@ -1,0 +1,84 @@
+"""Overload: ten times the calls that can be served, from clients that do not slow down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.bench import Bench, Findings, Row
+from benchmarks.load.overload import OK, REFUSED
+from benchmarks.measuring.processes import Server
+from benchmarks.measuring.rounds import Series, interleave, ratio
+
+ID = "OVERLOAD"
+TITLE = "what is still served when ten times the calls come that can be, and how soon the others are told to come back"
+TIMES = 10
+LEAST = 0.8
+MOST_MS = 50.0
+KINDS = {"grade": ("Grade", 64, 8), "batch": ("BatchGrade(256)", 4, 8), "create": ("CreateEpisode", 64, 8)}
+"""Each kind of call with the lanes that find out how many can be served, and the connections of the overload."""
+
+
+def measure(bench: Bench) -> Findings:
+    """The rate of the overload follows from the peak of the same round."""
+    grader = bench.grader(core=bench.server_core)
+    workflow = bench.workflow(bench.grader(core=bench.client_core), core=bench.server_core)
+    remote = bench.driver()
+    found = Findings()
+    pairs: list[tuple[str, Series, Series]] = []
+
+    def pair(kind: str, server: Server) -> None:
+        name, lanes, connections = KINDS[kind]
+
+        def run(**load: Any) -> dict[str, Any]:
+            return remote.do(
+                "overload",
+                address=server.address,
+                kind=kind,
+                connections=connections,
+                seconds=bench.seconds,
+                warmup_s=bench.warmup_s,
+                processes={"server": server.pid},
+                **load,
+            )
+
+        peak = Series(f"{name}: {lanes} in flight", lambda: _clean(run(lanes=lanes)))
+        work = 256 if kind == "batch" else 1
+        over = Series(f"{name}: {TIMES} times", lambda: run(rate=TIMES * peak.results[-1]["rate"] / work))
+        pairs.append((name, peak, over))
+
+    for kind in KINDS:
+        pair(kind, workflow if kind == "create" else grader)
+    found.series = [each for _, peak, over in pairs for each in (peak, over)]
+    interleave(found.series, bench.rounds, bench.patience)
+    for name, peak, over in pairs:
+        noisy = peak.noisy or over.noisy
+        outcomes = [f"{count:,} {_word(status)}" for status, count in over.results[-1]["outcomes"].items()]
+        waited = f"those served waited {over.median('p50_ms'):,.0f} ms, p99 {over.median('p99_ms'):,.0f}"
+        lost = sum(result["lost"] + result["untold"] for result in over.results)
+        refused = sum(result["outcomes"].get(REFUSED, 0) for result in over.results)
+        p99 = over.median("refused_p99_ms")
+        found.rows += [
+            Row.least(ID, f"{name}: served of {TIMES} times / of what can be", ratio(over, peak), LEAST, note=waited, noisy=noisy),
+            Row(
+                ID,
+                f"{name}: p99 of a refusal",
+                f"{p99:,.0f} ms" if refused else "none refused",
+                f"<= {MOST_MS:g} ms",
+                refused > 0 and p99 <= MOST_MS,  # where none was refused, they all waited or were cancelled
+                p99 if refused else None,
+                f"the last run: {', '.join(outcomes)}; {lost} of all without an end or a time to come back",
+                noisy,
+            ),
+        ]
+    return found
+
+
+def _clean(result: dict[str, Any]) -> dict[str, Any]:
+    """A peak, in which nothing may be refused."""
+    if set(result["outcomes"]) != {OK}:
+        raise RuntimeError(f"calls were refused where there is no overload: {result['outcomes']}")
+    return result
+
+
+def _word(status: str) -> str:
+    return {OK: "served", REFUSED: "told to come back", "1": "cancelled by gRPC itself"}.get(status, f"with status {status}")
