@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from workflow_service.domain.making import Choice, quick
+from workflow_service.domain.making import Choice
 from workflow_service.domain.rewards import NOTHING, Reward
 
 State = TypeVar("State")
@@ -146,7 +146,6 @@ class GradeCall:
     submission: Submission
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class ReviewPacket:
     """A review task that is open in an episode, with what became of its last submission."""
@@ -167,7 +166,6 @@ class BlockedAction:
     missing: tuple[Prerequisite, ...]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees. `trial` is the trial environment's own part, absent in a review episode."""
@@ -182,7 +180,6 @@ class Observation:
     trial: Any = None
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[State]):
     """What applying an action gives. `missing` is empty unless the action was blocked."""

@@ -20,6 +20,7 @@ from workflow_service.domain.environment import (
     ReviewPacket,
     SubmitFindings,
 )
+from workflow_service.domain.making import draft_of
 from workflow_service.domain.review import MALFORMED_PENALTY
 from workflow_service.domain.rewards import NOTHING, Reward, TermKind, reward_of
 from workflow_service.domain.trial.actions import InvalidAction, SynthesizeConclusion, TrialAction, check, type_of
@@ -38,6 +39,8 @@ from workflow_service.domain.trial.truth import Truth
 from workflow_service.domain.trial.view import TrialObservation
 from workflow_service.domain.trial.wording import TONES, blocked_words
 from workflow_service.domain.trial.world import truth_of
+
+_AppliedDraft, _ObservationDraft, _TrialDraft = draft_of(Applied), draft_of(Observation), draft_of(TrialObservation)
 
 UNREADABLE = "The answer could not be read as an action; nothing was done."
 MALFORMED_REWARD = reward_of({TermKind.MALFORMED: MALFORMED_PENALTY})
@@ -109,16 +112,20 @@ class TrialEnvironment:
         if last is not None and last[0] is state:
             return last[1]
         legal, blocked = legal_and_blocked(self._truth, state)
-        seen = Observation(
-            state.step,
-            0 if state.ending else self._spec.max_steps - state.step,
-            state.feedback,
-            state.hint,
-            legal,
-            blocked,
-            last[1].review_packets if last is not None and last[0].packets is state.packets else _packets(state, last),
-            last[1].trial if last is not None and _looks_the_same(last[0], state) else self._trial(state),
-        )
+        made = _ObservationDraft()
+        made.step = state.step
+        made.steps_left = 0 if state.ending else self._spec.max_steps - state.step
+        made.feedback = state.feedback
+        made.hint = state.hint
+        made.legal_actions = legal
+        made.blocked_actions = blocked
+        if last is not None and last[0].packets is state.packets:
+            made.review_packets = last[1].review_packets
+        else:
+            made.review_packets = _packets(state, last)
+        made.trial = last[1].trial if last is not None and _looks_the_same(last[0], state) else self._trial(state)
+        made.__class__ = Observation
+        seen: Observation = made
         self._last = (state, seen)
         return seen
 
@@ -126,25 +133,26 @@ class TrialEnvironment:
         return self.truth
 
     def _trial(self, state: TrialState) -> TrialObservation:
-        return TrialObservation(
-            phase=state.phase,
-            frontier=state.frontier,
-            tier=self._start.tier,
-            persona=self._spec.persona,
-            budget_left_usd=state.budget_left_usd,
-            days_left=state.days_left,
-            brief=self._brief if state.reviewed else None,
-            protocol=state.protocol,
-            dose_finding=state.dose_finding,
-            safety_signals=state.safety_signals,
-            effect_estimate=state.effect_estimate,
-            fda_verdicts=state.verdicts,
-            amendments_used=state.amendments_used,
-            n_enrolled=state.conduct.accrued.n_enrolled,
-            interim_results=state.interim_results,
-            primary_result=state.primary_result,
-            ending=state.ending,
-        )
+        made = _TrialDraft()
+        made.phase = state.phase
+        made.frontier = state.frontier
+        made.tier = self._start.tier
+        made.persona = self._spec.persona
+        made.budget_left_usd = state.budget_left_usd
+        made.days_left = state.days_left
+        made.brief = self._brief if state.reviewed else None
+        made.protocol = state.protocol
+        made.dose_finding = state.dose_finding
+        made.safety_signals = state.safety_signals
+        made.effect_estimate = state.effect_estimate
+        made.fda_verdicts = state.verdicts
+        made.amendments_used = state.amendments_used
+        made.n_enrolled = state.conduct.accrued.n_enrolled
+        made.interim_results = state.interim_results
+        made.primary_result = state.primary_result
+        made.ending = state.ending
+        made.__class__ = TrialObservation
+        return made  # type: ignore[no-any-return]
 
     def render(self, state: TrialState) -> str:
         """The observation as a briefing, at most 8 KiB."""
@@ -234,7 +242,15 @@ class TrialEnvironment:
         truncated = not terminated and state.step >= self._spec.max_steps
         if truncated:
             state = changed(state, ending="step_limit", hint="")
-        return Applied(state, outcome_, reward, missing, terminated, truncated)
+        made = _AppliedDraft()
+        made.state = state
+        made.outcome = outcome_
+        made.reward = reward
+        made.missing = missing
+        made.terminated = terminated
+        made.truncated = truncated
+        made.__class__ = Applied
+        return made  # type: ignore[no-any-return]
 
 
 def _rounded(value: float, digits: int) -> float:

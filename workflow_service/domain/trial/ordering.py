@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from workflow_service.domain.making import quick
 from workflow_service.domain.trial.tiers import EFFICIENCY_ALLOWANCE, EFFICIENCY_CAP, EFFICIENCY_PER_STEP
 from workflow_service.domain.trial.view import TierSpec
 
 _MOST_CHARGED = round(EFFICIENCY_CAP / EFFICIENCY_PER_STEP)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """What an executed action did to the order: its ORDERING value, the new frontier, and whether the waiver is used up."""
 
     ordering: float

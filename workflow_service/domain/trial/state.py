@@ -6,9 +6,10 @@ No patient stands in it: patients are drawn anew from their streams whenever the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from workflow_service.domain.environment import ActionType, ReviewPacket, TaskFamily, TaskRef
-from workflow_service.domain.making import quick, replacer
+from workflow_service.domain.making import KEEP, draft_of, replacer
 from workflow_service.domain.trial.accrual import Accrued
 from workflow_service.domain.trial.actions import AddBiomarkerStratification
 from workflow_service.domain.trial.choices import EscalationDesign, Tier
@@ -71,7 +72,6 @@ class TreatedCohort:
     dlts: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Packet:
     """A review task of the episode.
@@ -109,7 +109,6 @@ class Look:
     z: float
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Conduct:
     """Phase II from the approval on. `n_planned` can change, `n_original` is what was approved.
@@ -135,7 +134,6 @@ class Conduct:
 NOT_STARTED = Conduct()
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class TrialState:
     """The state of a trial episode.
@@ -197,5 +195,78 @@ class TrialState:
         return next((each for each in self.packets if each.task.family is family), None)
 
 
-changed = replacer(TrialState)
-"""A state with some fields changed, as dataclasses.replace makes it, in a seventh of the time."""
+_Draft = draft_of(TrialState)
+
+
+def changed(
+    state: TrialState,
+    budget_left_usd: Any = KEEP,
+    days_left: Any = KEEP,
+    step: Any = KEEP,
+    phase: Any = KEEP,
+    frontier: Any = KEEP,
+    reviewed: Any = KEEP,
+    protocol: Any = KEEP,
+    design: Any = KEEP,
+    cohorts: Any = KEEP,
+    dose_finding: Any = KEEP,
+    exposed: Any = KEEP,
+    exposed_by_design: Any = KEEP,
+    looked_at: Any = KEEP,
+    paid_exposure: Any = KEEP,
+    safety_signals: Any = KEEP,
+    effect_estimate: Any = KEEP,
+    estimated_from: Any = KEEP,
+    verdicts: Any = KEEP,
+    amendments_used: Any = KEEP,
+    amended: Any = KEEP,
+    recovered: Any = KEEP,
+    conduct: Any = KEEP,
+    interim_results: Any = KEEP,
+    primary_result: Any = KEEP,
+    packets: Any = KEEP,
+    used: Any = KEEP,
+    done: Any = KEEP,
+    phase_steps: Any = KEEP,
+    skip_waived: Any = KEEP,
+    ending: Any = KEEP,
+    feedback: Any = KEEP,
+    hint: Any = KEEP,
+) -> TrialState:
+    """A state with some fields changed, as dataclasses.replace makes it, in a tenth of the time: two are made in each step."""
+    made = _Draft()
+    made.start = state.start
+    made.budget_left_usd = state.budget_left_usd if budget_left_usd is KEEP else budget_left_usd
+    made.days_left = state.days_left if days_left is KEEP else days_left
+    made.step = state.step if step is KEEP else step
+    made.phase = state.phase if phase is KEEP else phase
+    made.frontier = state.frontier if frontier is KEEP else frontier
+    made.reviewed = state.reviewed if reviewed is KEEP else reviewed
+    made.protocol = state.protocol if protocol is KEEP else protocol
+    made.design = state.design if design is KEEP else design
+    made.cohorts = state.cohorts if cohorts is KEEP else cohorts
+    made.dose_finding = state.dose_finding if dose_finding is KEEP else dose_finding
+    made.exposed = state.exposed if exposed is KEEP else exposed
+    made.exposed_by_design = state.exposed_by_design if exposed_by_design is KEEP else exposed_by_design
+    made.looked_at = state.looked_at if looked_at is KEEP else looked_at
+    made.paid_exposure = state.paid_exposure if paid_exposure is KEEP else paid_exposure
+    made.safety_signals = state.safety_signals if safety_signals is KEEP else safety_signals
+    made.effect_estimate = state.effect_estimate if effect_estimate is KEEP else effect_estimate
+    made.estimated_from = state.estimated_from if estimated_from is KEEP else estimated_from
+    made.verdicts = state.verdicts if verdicts is KEEP else verdicts
+    made.amendments_used = state.amendments_used if amendments_used is KEEP else amendments_used
+    made.amended = state.amended if amended is KEEP else amended
+    made.recovered = state.recovered if recovered is KEEP else recovered
+    made.conduct = state.conduct if conduct is KEEP else conduct
+    made.interim_results = state.interim_results if interim_results is KEEP else interim_results
+    made.primary_result = state.primary_result if primary_result is KEEP else primary_result
+    made.packets = state.packets if packets is KEEP else packets
+    made.used = state.used if used is KEEP else used
+    made.done = state.done if done is KEEP else done
+    made.phase_steps = state.phase_steps if phase_steps is KEEP else phase_steps
+    made.skip_waived = state.skip_waived if skip_waived is KEEP else skip_waived
+    made.ending = state.ending if ending is KEEP else ending
+    made.feedback = state.feedback if feedback is KEEP else feedback
+    made.hint = state.hint if hint is KEEP else hint
+    made.__class__ = TrialState
+    return made  # type: ignore[no-any-return]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from workflow_service.domain.environment import ActionType, Grade, SubmitFindings, TaskFamily
-from workflow_service.domain.making import quick, replacer
+from workflow_service.domain.making import replacer
 from workflow_service.domain.rewards import quantise
 from workflow_service.domain.trial.actions import (
     AddBiomarkerStratification,
@@ -65,9 +65,7 @@ PROTOCOL_FIELD: dict[type, str] = {
 _WORDS = {name: name.replace("_", " ") for name in PROTOCOL_FIELD.values()}
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What an action did. `is_new`: it brought data or changed the protocol; `effective`: order may pay for it.
 
     `held`: a review put the protocol on hold; `recovers`: an approval that an amendment brought about.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflow_service.domain.environment import ActionType, Prerequisite
-from workflow_service.domain.making import quick
 from workflow_service.domain.rewards import TermKind
 from workflow_service.domain.trial.actions import (
     AddBiomarkerStratification,
@@ -81,7 +80,6 @@ class ScenarioBrief:
     known_risks: tuple[str, ...]
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A quantity with its 95 % confidence interval and the patients behind it."""
@@ -92,7 +90,6 @@ class Estimate:
     n: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class DoseLevelResult:
     """What phase I has seen at one dose; `response` is the mean standardised response, absent until estimated."""
@@ -104,7 +101,6 @@ class DoseLevelResult:
     response: Estimate | None = None
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class DoseFinding:
     """The state of dose finding. Level 0 means "none"."""
@@ -134,7 +130,6 @@ class EffectEstimate:
     biomarker_negative: Estimate | None = None
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class ProtocolState:
     """The protocol as set so far; a field that was not set is None."""
@@ -172,7 +167,6 @@ class FdaVerdict:
     step: int
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class InterimResult:
     """A look at accruing data; `efficacy_bound` is None where no efficacy stop is planned."""
@@ -188,7 +182,6 @@ class InterimResult:
     futility_crossed: bool
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class PrimaryResult:
     """The primary analysis."""
@@ -203,7 +196,6 @@ class PrimaryResult:
     significant: bool
 
 
-@quick
 @dataclass(frozen=True, slots=True)
 class TrialObservation:
     """The trial as the sponsor sees it."""

@@ -44,21 +44,22 @@ def test_draws_are_what_they_are_defined_as(key: tuple[str, int, int, str], size
 
 
 def test_threads_do_not_get_in_each_others_way() -> None:
-    keys: list[tuple[str, int, int, str]] = [("threads", seed, 0, "dlt") for seed in range(400)]
+    def draw(seed: int) -> tuple[list[float], np.ndarray]:
+        return few_uniforms("threads", seed, 0, "dlt", 5), uniforms("threads", seed, 0, "dlt", 40)
+
     with ThreadPoolExecutor(4) as pool:
-        drawn = list(pool.map(lambda key: (few_uniforms(*key, 5), uniforms(*key, 40)), keys))
-    for key, (few, many) in zip(keys, drawn, strict=True):
-        assert few == defined(key, 5).tolist()
-        assert np.array_equal(many, defined(key, 40))
+        drawn = list(pool.map(draw, range(400)))
+    for seed, (few, many) in enumerate(drawn):
+        expected = defined(("threads", seed, 0, "dlt"), 40)
+        assert few == expected[:5].tolist()
+        assert np.array_equal(many, expected)
 
 
 def test_what_is_kept_cannot_be_written_to_and_is_bounded() -> None:
     with pytest.raises(ValueError, match="read-only"):
         uniforms("kept", 1, 0, "dlt", 64)[0] = 0.5
-    for seed in range(2 * streams.MOST_KEPT // 65536):
-        uniforms("bounded", seed, 0, "dlt", 60_000)
-    kept = streams._DRAWS
-    assert sum(len(each) for each in kept._kept.values()) == kept._numbers <= streams.MOST_KEPT
+    most = [kept.cache_parameters()["maxsize"] for kept in (streams._kept, streams._kept_long)]
+    assert 8 * (most[0] * streams.FEW + most[1] * streams.LONGEST_KEPT) <= 48 * 2**20
 
 
 @pytest.mark.parametrize("scenario", scenario_ids())
