@@ -8,6 +8,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 # `make bench` measures both.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 
-# The trial's matrices have a few columns. OpenBLAS would share them out among threads that spin while they wait, which doubles the
-# CPU time of an analysis and its longest pause, and would sum in an order that hangs on the number of cores. It reads this when loaded.
+# The trial's matrices have a few columns. OpenBLAS would share them out among threads that spin while they wait: twice the CPU time
+# and the longest pause of an analysis, and sums in an order that hangs on the number of cores. It reads this when loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
