@@ -28,7 +28,7 @@ from grader_service.domain.task import Record, RecordField, RubricId, Task
 from grader_service.tasks.registry import GradedTask
 from trialgym.rpc.submissions import ReadSubmission
 from trialgym.rpc.wire import field
-from trialgym.v1 import finding_pb2, grader_service_pb2, score_pb2, task_pb2
+from trialgym.v1 import grader_service_pb2, score_pb2, task_pb2
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -72,39 +72,22 @@ _new = tuple.__new__
 """Makes a named tuple as its own constructor does, without a call to Python."""
 
 
-def _eligibility(claim: finding_pb2.EligibilityClaim) -> Claim:
-    return EligibilityClaim(tuple(claim.criterion_ids), tuple(map(_evidence, claim.evidence)))
+def _eligibility(fields: tuple[Any, ...]) -> Claim:
+    criteria, quoted = fields
+    return EligibilityClaim(criteria, tuple([_new(Evidence, each) for each in quoted]))
 
 
-def _adverse_event(claim: finding_pb2.AdverseEventClaim) -> Claim:
-    return AdverseEventClaim(
-        claim.ae_id,
-        claim.corrected_grade if claim.HasField("corrected_grade") else None,
-        claim.serious if claim.HasField("serious") else None,
-        claim.special_interest if claim.HasField("special_interest") else None,
-        _REPORT_CLASSES[claim.report_class],
-    )
+def _adverse_event(fields: tuple[Any, ...]) -> Claim:
+    event, grade, serious, special, report = fields
+    return AdverseEventClaim(event, grade, serious, special, _REPORT_CLASSES[report])
 
 
-def _amendment(claim: finding_pb2.AmendmentClaim) -> Claim:
-    return _new(AmendmentClaim, (claim.item_id, claim.defect_code))
-
-
-def _medication(claim: finding_pb2.MedicationClaim) -> Claim:
-    return _new(MedicationClaim, (claim.drug, claim.rule_id))
-
-
-_CLAIMS: dict[str, Callable[[Any], Claim]] = {
+_CLAIMS: dict[str, Callable[[tuple[Any, ...]], Claim]] = {
     "eligibility": _eligibility,
     "adverse_event": _adverse_event,
-    "amendment": _amendment,
-    "medication": _medication,
+    "amendment": functools.partial(_new, AmendmentClaim),
+    "medication": functools.partial(_new, MedicationClaim),
 }
-
-
-def _evidence(message: finding_pb2.Evidence) -> Evidence:
-    kind = message.WhichOneof("value")
-    return Evidence(message.field, None if kind is None else getattr(message, kind))
 
 
 @functools.lru_cache(maxsize=_KEPT_TASKS)

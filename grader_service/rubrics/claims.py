@@ -36,12 +36,8 @@ GRADES = range(1, 6)
 """CTCAE grades."""
 
 
-@dataclass(slots=True)
-class Statement:
-    """What is said of a pair. `value` is None where claims contradict each other; `backed` is whether all of them are backed."""
-
-    value: Value | None
-    backed: bool
+Statement = tuple[Value | None, bool]
+"""What is said of a pair: its value, None where claims contradict each other, and whether all of them are backed."""
 
 
 @dataclass(slots=True)
@@ -56,11 +52,9 @@ class Reading:
         """Notes a claim."""
         earlier = self.stated.get(pair)
         if earlier is None:
-            self.stated[pair] = Statement(value, backed)
+            self.stated[pair] = value, backed
         else:
-            earlier.backed = earlier.backed and backed
-            if earlier.value != value:
-                earlier.value = None
+            self.stated[pair] = earlier[0] if earlier[0] == value else None, earlier[1] and backed
 
     def refuse(self, reason: str) -> None:
         """Notes an entry that the vocabulary does not allow."""
@@ -160,9 +154,12 @@ class ClaimReader:
             reading.unreadable += 1  # names an event and asks for nothing
 
     def _amendment(self, reading: Reading, finding: Finding, claim: AmendmentClaim) -> None:
-        pair = claim.item_id, claim.defect_code
-        if pair not in self._severities:  # what equals a pair of the key is in its own form already
-            pair = canonical_id(claim.item_id), canonical_id(claim.defect_code)
+        item, code = claim
+        pair = item, code
+        if pair in self._severities:  # what equals a pair of the key needs no second look
+            reading.state(pair, True, self._severities[pair] is finding.severity)
+            return
+        pair = canonical_id(item), canonical_id(code)
         if pair[0] not in self._items:
             reading.refuse(UNKNOWN_ITEM)
         elif pair[1] not in self._codes:

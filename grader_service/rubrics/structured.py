@@ -47,6 +47,7 @@ class _Sheet:
         lines = {expected.pair: _line(expected, rules) for expected in key.expected}
         clean = Component("clean", CLEAN_POINTS, CLEAN_POINTS, Verdict.CORRECT, "no defects")
         self._empty = [line.missed for line in lines.values()] if lines else [clean]
+        self._empty_points = sum(part.points for part in self._empty)
         self._lines = {pair: (place, line) for place, (pair, line) in enumerate(lines.items())}
         self._neutral = key.neutral
         self._site_values = key.site_values
@@ -56,38 +57,45 @@ class _Sheet:
     def grade(self, submission: Submission) -> Score:
         """The score; never raises, and does not depend on the order of the findings."""
         reading = self._reader.read(submission)
-        parts, met = self._empty.copy(), 0
-        for pair, said in reading.stated.items():
+        stated = reading.stated
+        parts, places = self._empty.copy(), []
+        for pair, (value, backed) in stated.items():
             expected = self._lines.get(pair)
             if expected is None:
                 continue
-            met += 1
             place, line = expected
-            if said.value == line.value:
-                parts[place] = line.backed if said.backed else line.unbacked
-            elif said.value is None or said.value != self._site_values.get(pair):
+            places.append(place)
+            if value == line.value:
+                parts[place] = line.backed if backed else line.unbacked
+            elif value is None or value != self._site_values.get(pair):
                 parts[place] = line.wrong
-        if met < len(reading.stated):
-            parts += self._beyond_key(reading)
-        for reason in sorted(reading.invalid):
-            count = reading.invalid[reason]
-            detail = f"{count} × {reason}"
-            parts.append(Component(f"invalid/{len(parts)}", -self._cost * count, 0.0, Verdict.INVALID, detail))
-        points = 0.0
-        for part in parts:  # in the order of the key, so that every machine gets the same bits
-            points += part.points
-        value = max(0.0, min(1.0, points / self._max_points))
+        points = self._empty_points
+        places.sort()
+        for place in places:  # in the order of the key, so that every machine gets the same bits; what is missed has no points
+            points += parts[place].points
+        if len(places) < len(stated) or reading.invalid:
+            extra = self._beyond_key(reading, len(parts))
+            for part in extra:
+                points += part.points
+            parts += extra
+        share = points / self._max_points
+        score = 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
         invalid = sum(reading.invalid.values()) + reading.unreadable
-        return Score(value, points, self._max_points, tuple(parts), len(reading.stated), invalid)
+        return Score(score, points, self._max_points, tuple(parts), len(stated), invalid)
 
-    def _beyond_key(self, reading: Reading) -> list[Component]:
+    def _beyond_key(self, reading: Reading, place: int) -> list[Component]:
+        """Components for what is not in the key, the first of which stands at `place`."""
         parts = []
         for pair in sorted(reading.stated.keys() - self._lines.keys()):
-            value = reading.stated[pair].value
+            value, _ = reading.stated[pair]
             if value is not None and (pair in self._neutral or value == self._site_values.get(pair)):
                 parts.append(Component(_id(pair), 0.0, 0.0, Verdict.NEUTRAL, "neither required nor wrong"))
             else:
                 parts.append(Component(_id(pair), -self._cost, 0.0, Verdict.FALSE_POSITIVE, "not in the key"))
+        for reason in sorted(reading.invalid):
+            count = reading.invalid[reason]
+            claim_id, detail = f"invalid/{place + len(parts)}", f"{count} × {reason}"
+            parts.append(Component(claim_id, -self._cost * count, 0.0, Verdict.INVALID, detail))
         return parts
 
 

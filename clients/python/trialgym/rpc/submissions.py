@@ -42,8 +42,9 @@ def _check_id(value: str, field: str) -> None:
         raise InvalidField(field, f"is {len(value)} characters long, at most {MAX_ID_CHARACTERS} are allowed")
 
 
-ReadFinding = tuple[int, int, str, str, str, str | None, Any]
-"""A finding as it was read: type, severity, subject_id, description, recommendation, and its claim's kind and message."""
+ReadFinding = tuple[int, int, str, str, str, str | None, tuple[Any, ...]]
+"""A finding as it was read: type, severity, subject_id, description, recommendation, its claim's kind, and the claim's fields in
+the order of the contract, None for those that are optional and not there."""
 
 ReadSubmission = tuple[list[ReadFinding], str]
 """The findings as they were read, and the rationale."""
@@ -82,10 +83,10 @@ def _read(submission: finding_pb2.Submission) -> ReadSubmission | None:
             return None
         kind = finding.WhichOneof("claim")
         if kind is None:
-            rows.append((number, severity, subject, description, recommendation, None, None))
+            rows.append((number, severity, subject, description, recommendation, None, ()))
             continue
-        claim = getattr(finding, kind)
-        if not _TAKERS[kind](claim, subject, claimed):
+        claim = _TAKERS[kind](getattr(finding, kind), subject, claimed)
+        if claim is None:
             return None
         rows.append((number, severity, subject, description, recommendation, kind, claim))
     return rows, rationale
@@ -108,61 +109,69 @@ def _is_longer(text: str, limit: int) -> bool:
     return length > limit or (length * 4 > limit and len(text.encode()) > limit)
 
 
-def _take_eligibility(claim: finding_pb2.EligibilityClaim, subject: str, claimed: _Claimed) -> bool:
-    criteria = claim.criterion_ids
+_Claim = tuple[Any, ...] | None
+"""A claim's fields; None where it breaks a bound, or claims what was claimed before."""
+
+
+def _take_eligibility(claim: finding_pb2.EligibilityClaim, subject: str, claimed: _Claimed) -> _Claim:
+    criteria = tuple(claim.criterion_ids)
     if not 1 <= len(criteria) <= MAX_CRITERIA or len(claim.evidence) > MAX_EVIDENCE:
-        return False
+        return None
     subject = subject.strip().upper()
     wanted = len(claimed) + len(criteria)
     for criterion in criteria:
         if not 0 < len(criterion) <= MAX_ID_CHARACTERS:
-            return False
+            return None
         claimed.add(("eligibility", subject, criterion.strip().upper()))
     if len(claimed) < wanted:
-        return False
+        return None
+    quoted = []
     for evidence in claim.evidence:
-        if not 0 < len(evidence.field) <= MAX_ID_CHARACTERS:
-            return False
-        kind = evidence.WhichOneof("value")
+        name, kind = evidence.field, evidence.WhichOneof("value")
+        value: Any = None if kind is None else getattr(evidence, kind)
+        if not 0 < len(name) <= MAX_ID_CHARACTERS:
+            return None
         if kind == "number":
-            if not math.isfinite(evidence.number):
-                return False
-        elif kind == "text" and _is_longer(evidence.text, MAX_EVIDENCE_TEXT_BYTES):
-            return False
-    return True
+            if not math.isfinite(value):
+                return None
+        elif kind == "text" and _is_longer(value, MAX_EVIDENCE_TEXT_BYTES):
+            return None
+        quoted.append((name, value))
+    return criteria, quoted
 
 
-def _take_event(claim: finding_pb2.AdverseEventClaim, subject: str, claimed: _Claimed) -> bool:
+def _take_event(claim: finding_pb2.AdverseEventClaim, subject: str, claimed: _Claimed) -> _Claim:
     event, report = claim.ae_id, claim.report_class
     if not 0 < len(event) <= MAX_ID_CHARACTERS or report not in _REPORT_CLASSES:
-        return False
-    event = event.strip().upper()
-    fields: list[str] = [name for name in _OPTIONAL if claim.HasField(name)]
-    if "corrected_grade" in fields and claim.corrected_grade not in GRADES:
-        return False
+        return None
+    values = [getattr(claim, name) if claim.HasField(name) else None for name in _OPTIONAL]
+    if values[0] is not None and values[0] not in GRADES:
+        return None
+    fields: list[str] = [name for name, value in zip(_OPTIONAL, values, strict=True) if value is not None]
     if report:
         fields.append("report_class")
+    canonical = event.strip().upper()
     wanted = len(claimed) + len(fields)
-    claimed.update([("adverse_event", event, name) for name in fields])
-    return len(claimed) == wanted
+    claimed.update([("adverse_event", canonical, name) for name in fields])
+    return (event, *values, report) if len(claimed) == wanted else None
 
 
-def _take_amendment(claim: finding_pb2.AmendmentClaim, subject: str, claimed: _Claimed) -> bool:
+def _take_amendment(claim: finding_pb2.AmendmentClaim, subject: str, claimed: _Claimed) -> _Claim:
     item, code = claim.item_id, claim.defect_code
     if not 0 < len(item) <= MAX_ID_CHARACTERS or not 0 < len(code) <= MAX_ID_CHARACTERS:
-        return False
+        return None
     before = len(claimed)
     claimed.add(("amendment", item.strip().upper(), code.strip().upper()))
-    return len(claimed) > before
+    return (item, code) if len(claimed) > before else None
 
 
-def _take_medication(claim: finding_pb2.MedicationClaim, subject: str, claimed: _Claimed) -> bool:
+def _take_medication(claim: finding_pb2.MedicationClaim, subject: str, claimed: _Claimed) -> _Claim:
     drug, rule = claim.drug, claim.rule_id
     if not 0 < len(drug) <= MAX_ID_CHARACTERS or not 0 < len(rule) <= MAX_ID_CHARACTERS:
-        return False
+        return None
     before = len(claimed)
     claimed.add(("medication", subject.strip().upper(), drug.strip().upper(), rule.strip().upper()))
-    return len(claimed) > before
+    return (drug, rule) if len(claimed) > before else None
 
 
 _OPTIONAL: tuple[Literal["corrected_grade", "serious", "special_interest"], ...] = (
@@ -171,13 +180,13 @@ _OPTIONAL: tuple[Literal["corrected_grade", "serious", "special_interest"], ...]
     "special_interest",
 )
 
-_TAKERS: dict[str, Callable[[Any, str, _Claimed], bool]] = {
+_TAKERS: dict[str, Callable[[Any, str, _Claimed], _Claim]] = {
     "eligibility": _take_eligibility,
     "adverse_event": _take_event,
     "amendment": _take_amendment,
     "medication": _take_medication,
 }
-"""Each adds the keys of a claim to those claimed; False where the claim breaks a bound, or one of its keys was taken."""
+"""Each reads a claim and adds its keys to those claimed."""
 
 
 def _find_fault(submission: finding_pb2.Submission, field: str) -> None:
