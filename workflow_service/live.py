@@ -24,15 +24,22 @@ _SPARED = 16
 
 
 _RECENT = 4_096
-"""Episodes of which more than the state is remembered, at some 10 to 50 kilobytes each."""
+"""Episodes of which more than the state is remembered, at some 10 to 40 kilobytes each."""
+_KEPT_EVERY = 8
+"""Of the past states of an episode every eighth is remembered; those between are a few steps away."""
 
 
 @dataclass(slots=True)
 class Recent:
-    """What makes the next step of an episode cheaper, or a fork of it: what its steps were encoded from, and its states by step."""
+    """What makes the next step of an episode cheaper, or a fork of it: what its steps were encoded from, and some past states."""
 
     memo: Memo
     states: dict[int, Any] = field(default_factory=dict)
+
+    def keep(self, step: int, state: Any) -> None:
+        """Remembers the state after a step, perhaps."""
+        if not step % _KEPT_EVERY:
+            self.states[step] = state
 
 
 @dataclass(slots=True)
@@ -134,9 +141,10 @@ class LiveEpisodes:
             raise unknown(live.episode_id)
         if step == live.head.step:
             return live.state, entries
-        if live.recent is not None and step in live.recent.states:
-            return live.recent.states[step], entries
-        return await self._fold(live.environment, live.environment.reset(), entries), entries
+        known = {} if live.recent is None else live.recent.states
+        base = max((at for at in known if at <= step), default=0)
+        state = known[base] if base in known else live.environment.reset()
+        return await self._fold(live.environment, state, entries[base:]), entries
 
     def new(self, start: EpisodeStart) -> tuple[Environment[Any], Any, str]:
         """The environment of a new episode, its first state and that state's digest."""

@@ -359,7 +359,7 @@ class Stepper:
             if live.head.step < entry.step:  # else a reader has already caught it up, with this step and perhaps with more
                 live.state, live.head = plan.state, append.head
             if live.recent is not None:
-                live.recent.states[entry.step] = plan.state
+                live.recent.keep(entry.step, plan.state)
             if entry.request_id:
                 live.requests[entry.request_id] = entry.step
             if append.head.state is not EpisodeState.ACTIVE:

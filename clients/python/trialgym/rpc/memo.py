@@ -18,6 +18,10 @@ from typing import Any
 
 from trialgym.rpc import encoding
 
+_SMALL = 12
+"""A value of so few parts, none of which has parts itself, is encoded anew when it changes: remembering it takes more memory than
+that is worth."""
+
 
 class _Node:
     """The parts of a value, what each was encoded as, and the nodes of those that have parts themselves, by place."""
@@ -70,7 +74,7 @@ def _encode(value: Any, node: _Node | None) -> tuple[bytes, _Node | None]:
         if leaf is not None:
             pieces[place] = leaf(part)
             continue  # what is remembered of a part that stood here before does no harm: it is of another class
-        pieces[place], held = _encode(part, inner.get(place))
+        pieces[place], held = _encode(part, inner.pop(place, None))
         if held is not None:
             inner[place] = held
     for place in range(known, len(values)):
@@ -82,6 +86,8 @@ def _encode(value: Any, node: _Node | None) -> tuple[bytes, _Node | None]:
         del pieces[len(values) :]
         for place in range(len(values), known):
             inner.pop(place, None)
+    if not inner and len(values) <= _SMALL:
+        return head + b"".join(pieces), None
     node.values = values
     return head + b"".join(pieces), node
 

@@ -41,16 +41,18 @@ class MessageMemo:
 
 
 _Held = Any
-"""What is remembered of a field: a _Record, a list of them, or None."""
+"""What is remembered of a field: a _Record, for a repeated one each value with its bytes and perhaps a _Record, or None."""
 _Field = Callable[[Any, _Held], tuple[bytes, _Held]]
 
 
 class _Plan:
     """How to encode a class: its fields as one tuple, by number, and the bytes of each with its tag."""
 
-    __slots__ = ("fields", "message_cls", "read")
+    __slots__ = ("fields", "flat", "message_cls", "read")
 
-    def __init__(self, message_cls: Any, read: Callable[[Any], tuple[Any, ...]], fields: list[_Field]) -> None:
+    def __init__(self, message_cls: Any, read: Callable[[Any], tuple[Any, ...]], fields: list[_Field], *, flat: bool) -> None:
+        """`flat`: none of the fields holds a record."""
+        self.flat = flat
         self.message_cls = message_cls
         self.read = read
         self.fields = fields
@@ -100,7 +102,8 @@ def _plan(cls: Any, message_cls: Any) -> _Plan:
     pairs = sorted(mirror._pairs(cls, message_cls), key=lambda pair: pair[2].number)
     names = [name for name, *_ in pairs]
     read = operator.attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
-    return _Plan(message_cls, read, [_field(hint, field) for _, hint, field in pairs])
+    flat = all(field.message_type is None for *_, field in pairs)
+    return _Plan(message_cls, read, [_field(hint, field) for _, hint, field in pairs], flat=flat)
 
 
 def _field(hint: Any, field: Any) -> _Field:
@@ -128,25 +131,33 @@ def _one_record(head: bytes, message_cls: Any) -> _Field:
     def encode(value: Any, last: _Record | None) -> tuple[bytes, _Record | None]:
         if value is None:
             return b"", None
-        record = _write(value, _plan(type(value), message_cls), last)
-        return head + varint(len(record.data)) + record.data, record
+        data, record = _inner(value, message_cls, last)
+        return head + varint(len(data)) + data, record
 
     return encode
 
 
 def _records(head: bytes, message_cls: Any) -> _Field:
-    def encode(values: Any, last: list[_Record] | None) -> tuple[bytes, list[_Record]]:
-        records: list[_Record] = []
-        out: list[bytes] = []
+    def encode(values: Any, last: list[tuple[Any, bytes, _Record | None]] | None) -> tuple[bytes, _Held]:
+        held: list[tuple[Any, bytes, _Record | None]] = []
         for number, value in enumerate(values):
-            record = last[number] if last is not None and number < len(last) else None
-            if record is None or record.value is not value:
-                record = _write(value, _plan(type(value), message_cls), record)
-            records.append(record)
-            out += (head, varint(len(record.data)), record.data)
-        return b"".join(out), records
+            old = last[number] if last is not None and number < len(last) else None
+            if old is None or old[0] is not value:
+                data, record = _inner(value, message_cls, None if old is None else old[2])
+                old = (value, head + varint(len(data)) + data, record)
+            held.append(old)
+        return b"".join([data for _, data, _ in held]), held
 
     return encode
+
+
+def _inner(value: Any, message_cls: Any, last: _Record | None) -> tuple[bytes, _Record | None]:
+    """A record within another; nothing is remembered of one without records in it, which is small and soon written again."""
+    plan = _plan(type(value), message_cls)
+    if plan.flat:
+        return b"".join([field(part, None)[0] for field, part in zip(plan.fields, plan.read(value), strict=True)]), None
+    record = _write(value, plan, last)
+    return record.data, record
 
 
 def _scalars(item: Any, field: Any) -> _Field:
