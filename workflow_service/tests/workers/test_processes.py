@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import grpc.aio
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pydantic import ValidationError
 
 from tests.support.playing import EVENTS, MALFORMED, Patience, Played, insist, plan, play_all, same_play, trajectory
 from tests.support.processes import START_S, Server, flags, free_port, launch, serving
@@ -21,7 +23,9 @@ from tests.support.waiting import until
 from trialgym.rpc.channel import client_options, open_channel
 from trialgym.v1 import workflow_service_pb2 as pb
 from trialgym.v1 import workflow_service_pb2_grpc as stubs
+from workflow_service.settings import WorkflowSettings
 from workflow_service.tests.redis import servers as redis
+from workflow_service.workers import files
 from workflow_service.workers.placing import Placing
 
 QUICK: dict[str, Any] = {"drain_delay_s": 0.2, "drain_grace_s": 10, "workers": 2, "log_format": "json"}
@@ -285,33 +289,29 @@ async def ends(tmp_path: Path, **settings: Any) -> tuple[int, str]:
 
 
 async def test_what_cannot_be_shared(tmp_path: Path) -> None:
-    """Episodes in memory, a unix socket, another number of workers, one process's store: refused, and with what to do."""
-    status, said = await ends(tmp_path, store="memory")
-    assert status == 2
-    assert "--workers 2 needs a store that processes can share" in said
-    status, said = await ends(tmp_path, listen=f"unix:{tmp_path}/s")
-    assert status == 2
-    assert "--listen HOST:PORT" in said
-    path = f"sqlite:{tmp_path}/t.sqlite3"
-    async with group(tmp_path, store=path):
+    """Episodes in memory, a unix socket, another number of workers: refused, and the message says what to do."""
+    for setting, said in (
+        ({"store": "memory"}, "--workers 2 needs a store that processes can share"),
+        ({"listen": f"unix:{tmp_path}/s"}, "--listen HOST:PORT"),
+    ):
+        with pytest.raises(ValidationError, match=re.escape(said)):
+            WorkflowSettings(workers=2, **setting)  # type: ignore[arg-type]
+    path = tmp_path / "t.sqlite3"
+    with files.prepared(path, 3):
         pass
-    for count in (1, 3):
-        status, said = await ends(tmp_path, store=path, workers=count)
-        assert status == 1
-        assert "was made by 2 workers" in said
-        assert "--workers 2" in said
-    alone = f"sqlite:{tmp_path}/alone.sqlite3"
-    async with serving("workflow", cwd=tmp_path, store=alone):
-        pass
-    status, said = await ends(tmp_path, store=alone)
+    status, last = await ends(tmp_path, store=f"sqlite:{path}")
     assert status == 1
-    assert "without --workers" in said
+    assert "was made by 3 workers" in last
+    assert "--workers 3" in last
+    status, last = await ends(tmp_path, store="memory")
+    assert status == 2
+    assert "--workers 2 needs a store that processes can share" in last
 
 
 async def test_a_worker_that_cannot_start_ends_it_all(tmp_path: Path) -> None:
     """Where one worker's journal is damaged, the parent ends with that worker's message, and the others with it."""
     path = tmp_path / "t.sqlite3"
-    async with group(tmp_path, store=f"sqlite:{path}"):
+    with files.prepared(path, 2):
         pass
     (tmp_path / "t.sqlite3.d" / "worker-1").write_bytes(b"no database at all, but long enough to be looked at" * 100)
     status, said = await ends(tmp_path, store=f"sqlite:{path}")

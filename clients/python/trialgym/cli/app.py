@@ -56,6 +56,10 @@ def serve(
     store: Annotated[
         str | None, typer.Option(metavar="FILE|memory", help="Where episodes are kept. [default: trialgym.sqlite3]")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Processes that serve the workflow on one port; not with memory. [default: 1]"),
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="The least level that is logged, to standard error.")
     ] = "warning",
@@ -67,7 +71,7 @@ def serve(
     """
     from trialgym.cli.serving import serve as run
 
-    raise typer.Exit(run(port, grader_port, store, log_level, demo=demo))
+    raise typer.Exit(run(port, grader_port, store, workers, log_level, demo=demo))
 
 
 @app.command(epilog=HELP)

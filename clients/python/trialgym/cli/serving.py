@@ -1,9 +1,11 @@
-"""`trialgym serve`: both services on loopback, in one process, until they are told to stop."""
+"""`trialgym serve`: both services on loopback until they are told to stop, in one process unless several workers are asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,6 +22,9 @@ from trialgym.rpc.server import CannotListen, RunningServer
 from workflow_service import __main__ as workflow_main
 from workflow_service.settings import WorkflowSettings
 from workflow_service.storage.base import StoreRefused
+from workflow_service.workers.supervisor import CannotServe, supervised
+
+Wait = Callable[[], Coroutine[Any, Any, object]]
 
 LOOPBACK = "127.0.0.1"
 
@@ -31,7 +36,9 @@ DEMONSTRATIONS = (
 """What `--demo` plays."""
 
 
-def serve(port: int | None, grader_port: int | None, store: str | None, log_level: logs.Level, *, demo: bool) -> int:
+def serve(
+    port: int | None, grader_port: int | None, store: str | None, workers: int | None, log_level: logs.Level, *, demo: bool
+) -> int:
     """Serves until SIGINT or SIGTERM, then lets running calls finish. Returns the exit code.
 
     What is None keeps the services' own setting, from the environment or by default. `demo` plays an episode of each kind first,
@@ -39,28 +46,52 @@ def serve(port: int | None, grader_port: int | None, store: str | None, log_leve
     """
     logs.configure("trialgym", level=log_level)
     try:
-        return asyncio.run(_serve(port, grader_port, store, demo=demo))
-    except (CannotListen, StoreRefused) as error:
+        return asyncio.run(_serve(port, grader_port, store, workers, log_level, demo=demo))
+    except (CannotListen, CannotServe, StoreRefused) as error:
         raise Refusal(str(error), SERVICE) from error
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-async def _serve(port: int | None, grader_port: int | None, store: str | None, *, demo: bool) -> int:
+async def _serve(
+    port: int | None, grader_port: int | None, store: str | None, workers: int | None, log_level: logs.Level, *, demo: bool
+) -> int:
     stop = _stop_at_signal()  # before anything is said to run, so that a signal is never too early
     grader_settings = _settings(GraderSettings, listen=_loopback(grader_port))
     async with grader_main.running(grader_settings) as grader:
-        settings = _settings(WorkflowSettings, listen=_loopback(port), grader=grader.address, store=_store(store))
-        async with workflow_main.running(settings) as workflow:
-            _welcome(workflow, grader, settings.store)
+        given = {"listen": _loopback(port), "grader": grader.address, "store": _store(store), "workers": workers}
+        settings = _settings(WorkflowSettings, **given).model_copy(update={"drain_delay_s": 0, "log_level": log_level})
+        async with _workflow(settings) as (address, drain, failed):
+            _welcome(address, grader, settings)
             if demo:
-                await _demonstrate(workflow.address, stop)
-                _welcome(workflow, grader, settings.store)
-            await stop.wait()
+                await _demonstrate(address, stop)
+                _welcome(address, grader, settings)
+            await _until_either(stop, failed)
             # The workflow first, for its last steps still have to be graded.
-            await workflow.drain(delay_s=0)
+            await drain()
             await grader.drain(delay_s=0)
     return OK
+
+
+@asynccontextmanager
+async def _workflow(settings: WorkflowSettings) -> AsyncIterator[tuple[str, Wait, Wait]]:
+    """The workflow service: where it is, how to drain it, and what raises CannotServe once it serves no more."""
+    if settings.workers == 1:
+        async with workflow_main.running(settings) as one:
+            yield one.address, one.drain, one.wait_stopped
+    else:
+        async with supervised(settings) as several:
+            await several.ready()
+            yield several.address, several.drain, several.failed
+
+
+async def _until_either(stop: asyncio.Event, failed: Wait) -> None:
+    failing, stopping = asyncio.create_task(failed()), asyncio.create_task(stop.wait())
+    await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if failing.done():
+        await failing
+    failing.cancel()
 
 
 def _loopback(port: int | None) -> str | None:
@@ -73,21 +104,22 @@ def _store(store: str | None) -> str | None:
     return f"sqlite:{store}"
 
 
-def _settings(cls: Any, **given: str | None) -> Any:
+def _settings(cls: Any, **given: Any) -> Any:
     try:
         return cls(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise Refusal(f"{where}: {first['msg']}", USAGE) from error
+        raise Refusal(f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, "), USAGE) from error
 
 
-def _welcome(workflow: RunningServer, grader: RunningServer, store: str) -> None:
+def _welcome(workflow: str, grader: RunningServer, settings: WorkflowSettings) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    where = "in memory, gone when this ends" if store == "memory" else f"in {store.partition(':')[2]}"
-    console.print(f"workflow  [bold]{workflow.address}[/]  episodes {where}")
+    where = "in memory, gone when this ends" if settings.store == "memory" else f"in {settings.store.partition(':')[2]}"
+    by = f", {settings.workers} workers" if settings.workers > 1 else ""
+    console.print(f"workflow  [bold]{workflow}[/]  episodes {where}{by}")
     console.print(f"grader    [bold]{grader.address}[/]")
-    console.print(f"Try `trialgym play --target {workflow.address}` from another terminal. Ctrl-C stops both.")
+    console.print(f"Try `trialgym play --target {workflow}` from another terminal. Ctrl-C stops both.")
     console.file.flush()  # whoever waits for these lines through a pipe should not wait for a full buffer
 
 
