@@ -112,8 +112,16 @@ def beta_spending_design(
     else:
         alpha_increments = spending_increments(alpha_spending, fractions, alpha)
 
+    tried: dict[float, _Bounds] = {}
+
+    def bounds_at(drift: float) -> _Bounds:
+        # The search asks again for the ends it is given, and its result for the drift that it ended with.
+        if drift not in tried:
+            tried[drift] = _bounds_at(drift, fractions, alpha_increments, beta_increments, binding)
+        return tried[drift]
+
     def unspent(drift: float) -> float:
-        return _bounds_at(drift, fractions, alpha_increments, beta_increments, binding).unspent_beta
+        return bounds_at(drift).unspent_beta
 
     # Looks only cost power, unless binding futility lowers the last bound by more than it costs: hence the slack.
     fixed = normal_noncentrality(1 - beta, alpha=alpha, sides=1)
@@ -123,7 +131,7 @@ def beta_spending_design(
         if high > 10 * fixed:
             raise ValueError(f"no drift gives the power {1 - beta:g} with the looks {fractions}")
     drift = float(brentq(unspent, low, high, xtol=1e-9))
-    bounds = _bounds_at(drift, fractions, alpha_increments, beta_increments, binding)
+    bounds = bounds_at(drift)
     return FutilityDesign(bounds.efficacy, bounds.futility, drift, inflation_factor(drift, alpha=alpha, power=1 - beta))
 
 
