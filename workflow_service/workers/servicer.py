@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -48,6 +49,13 @@ class OwnerServicer(WorkflowServicer):
 
     def _fork_id(self, source: str, request_id: str) -> str:
         return id_for("fork", request_id, near=source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Stands for a BatchStepEpisodesRequest with some of another's steps, which need not be copied into it."""
+
+    requests: Sequence[pb.StepEpisodeRequest]
 
 
 class RoutedServicer(stubs.WorkflowServiceServicer):
@@ -106,26 +114,27 @@ class RoutedServicer(stubs.WorkflowServiceServicer):
     # Batches
 
     async def BatchStepEpisodes(self, request: pb.BatchStepEpisodesRequest, context: Context) -> Any:
-        requests = request.requests
+        requests = list(request.requests)
         names = [step.name for step in requests]
-        if not self._is_spread(names):
+        owners = self._spread(names)
+        if owners is None:
             return await self._local.BatchStepEpisodes(request, context)
 
         async def ask(owner: int, places: Sequence[int]) -> list[bytes]:
             steps = [requests[place] for place in places]
             if owner == self._placing.own:
-                data = written(await self._local.BatchStepEpisodes(pb.BatchStepEpisodesRequest(requests=steps), context))
+                data = written(await self._local.BatchStepEpisodes(_Part(steps), context))
             else:
                 data = await self._peers[owner].call("BatchStepEpisodes", wire.batch_of(steps))
-            return [wire.placed_result(item, places) for item in wire.results_of(data, len(places))]
+            return wire.placed_results(data, places)
 
-        owners = [self._placing.of_episode(name) for name in names]
         results = await batches.gathered(owners, self._placing.own, ask, lambda error: wire.failed_item(failure(error)))
         return b"".join(results)
 
     async def RenewEpisodes(self, request: pb.RenewEpisodesRequest, context: Context) -> Any:
         names = list(request.names)
-        if not self._is_spread(names):
+        owners = self._spread(names)
+        if owners is None:
             return await self._local.RenewEpisodes(request, context)
 
         async def ask(owner: int, places: Sequence[int]) -> list[pb.RenewResult]:
@@ -142,16 +151,18 @@ class RoutedServicer(stubs.WorkflowServiceServicer):
         def refused(error: TrialgymError) -> pb.RenewResult:
             return pb.RenewResult(failure=failure(error))
 
-        owners = [self._placing.of_episode(name) for name in names]
         return pb.RenewEpisodesResponse(results=await batches.gathered(owners, self._placing.own, ask, refused))
 
-    def _is_spread(self, names: Sequence[str]) -> bool:
-        """Whether a batch must be split. One that is refused as a whole is its receiver's to refuse, before anything is done."""
-        of_episode, own = self._placing.of_episode, self._placing.own
-        if all(of_episode(name) == own for name in names):
-            return False
+    def _spread(self, names: Sequence[str]) -> list[int] | None:
+        """The owners of a batch that must be split, None for one that need not.
+
+        One that is refused as a whole is its receiver's to refuse, before anything is done.
+        """
+        owners = [*map(self._placing.of_episode, names)]
+        if owners.count(self._placing.own) == len(owners):
+            return None
         named = [name for name in names if name]
-        return len(names) <= MAX_BATCH and len(set(named)) == len(named)
+        return owners if len(names) <= MAX_BATCH and len(set(named)) == len(named) else None
 
     async def StreamSteps(self, request_iterator: AsyncIterator[pb.StreamStepsRequest], context: Context) -> None:  # type: ignore[override]
         """Writes its answers itself, as each worker has them."""

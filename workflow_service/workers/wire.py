@@ -30,29 +30,31 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def results_of(data: bytes, count: int) -> list[bytes]:
-    """The `count` items of a BatchStepEpisodesResponse, each with its tag. Raises ValueError where it has others."""
+def placed_results(data: bytes, places: Sequence[int]) -> list[bytes]:
+    """The items of a BatchStepEpisodesResponse, each with its tag, for requests that stood at `places` of the caller's batch.
+
+    Paths in failures are made the caller's. Raises ValueError where the items are not as many as the places.
+    """
     items = []
-    at = 0
-    while at < len(data):
+    at, end = 0, len(data)
+    while at < end:
         if data[at] != _ITEM[0]:
             raise ValueError("a worker's answer holds a field that this version does not know")
-        size, body = read_varint(data, at + 1)
-        items.append(data[at : body + size])
-        at = body + size
-    if len(items) != count or at != len(data):
-        raise ValueError(f"{len(items)} results for {count} requests")
+        size = data[at + 1]
+        body = at + 2
+        if size >= 0x80:
+            size, body = read_varint(data, at + 1)
+        after = body + size
+        if size and data[body] == _FAILURE:
+            result = pb.StepResult.FromString(data[body:after])
+            place_failure(result.failure, places)
+            items.append(failed_item(result.failure))
+        else:
+            items.append(data[at:after])
+        at = after
+    if len(items) != len(places) or at != end:
+        raise ValueError(f"{len(items)} results for {len(places)} requests")
     return items
-
-
-def placed_result(item: bytes, places: Sequence[int]) -> bytes:
-    """An item, with the paths in it made those of the batch that the caller sent: item i there stood at places[i]."""
-    _, body = read_varint(item, 1)
-    if body >= len(item) or item[body] != _FAILURE:
-        return item
-    result = pb.StepResult.FromString(item[body:])
-    place_failure(result.failure, places)
-    return failed_item(result.failure)
 
 
 def failed_item(failed: error_pb2.Failure) -> bytes:
