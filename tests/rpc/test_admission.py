@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trialgym.rpc.admission import RETRY_AFTER_MS, Admission, Budget
-from trialgym.rpc.errors import Capacity
+from trialgym.rpc.errors import Capacity, trailing_metadata
 from trialgym.rpc.turns import SLICE_S, Turns
 
 
@@ -38,6 +39,24 @@ def test_a_refusal_says_when_to_come_back() -> None:
         budget.take()
     assert caught.value.retry_after_ms == RETRY_AFTER_MS
     assert caught.value.metadata == {"limit": "1"}
+
+
+def test_refusals_are_alike_and_apart() -> None:
+    """Each is an error of its own, and all travel as one that is made from scratch does."""
+    budget = Budget("calls", 0)
+    with pytest.raises(Capacity) as first:
+        budget.take()
+    with pytest.raises(Capacity) as second:
+        budget.take()
+    assert first.value is not second.value
+    plain = Capacity(second.value.message, metadata=second.value.metadata, retry_after_ms=RETRY_AFTER_MS)
+    assert trailing_metadata(second.value) == trailing_metadata(plain)
+    assert (str(second.value), second.value.args) == (str(plain), plain.args)
+    assert pickle.loads(pickle.dumps(second.value)).metadata == plain.metadata
+    budget.limit = 7
+    budget.used = 7
+    with pytest.raises(Capacity, match="limit of 7 calls"):
+        budget.take()
 
 
 def test_watches_and_streams_take_no_places_of_calls() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
-from trialgym.rpc.errors import Capacity
+from trialgym.rpc.errors import Capacity, trailing_metadata
 
 RETRY_AFTER_MS = 250
 """Long enough for a few hundred calls to leave, short enough not to idle a trainer."""
@@ -21,16 +23,31 @@ class Budget:
     def take(self) -> None:
         """Takes a place. Raises Capacity where none is left."""
         if self.used >= self.limit:
-            raise Capacity(
-                f"the server is at its limit of {self.limit} {self.name}; wait and send the call again",
-                retry_after_ms=RETRY_AFTER_MS,
-                metadata={"limit": str(self.limit)},
-            )
+            raise _refusal(self.name, self.limit)
         self.used += 1
 
     def give_back(self) -> None:
         """Gives a place back."""
         self.used -= 1
+
+
+def _refusal(name: str, limit: int) -> Capacity:
+    """A new error, since each is raised with a traceback of its own, from parts that are the same each time."""
+    error = Capacity.__new__(Capacity)
+    error.__dict__.update(_parts(name, limit))
+    error.args = (error.message,)
+    return error
+
+
+@lru_cache(maxsize=16)
+def _parts(name: str, limit: int) -> dict[str, Any]:
+    """What is in a refusal. A full server refuses far more than it serves; made anew each time it would cost 20 times as much."""
+    error = Capacity(
+        f"the server is at its limit of {limit} {name}; wait and send the call again",
+        retry_after_ms=RETRY_AFTER_MS,
+        metadata={"limit": str(limit)},
+    )
+    return {**error.__dict__, "trailing": trailing_metadata(error)}
 
 
 @dataclass(slots=True)

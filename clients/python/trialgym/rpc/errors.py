@@ -44,6 +44,8 @@ class TrialgymError(Exception):
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNKNOWN
     reason: ClassVar[int] = error_pb2.ERROR_REASON_UNSPECIFIED
+    trailing: tuple[tuple[str, bytes], ...] = ()
+    """What `trailing_metadata` gives, where it was made beforehand."""
 
     def __init__(self, message: str, *, metadata: Mapping[str, str] | None = None, retry_after_ms: int | None = None) -> None:
         self.message = printable(message)
@@ -280,7 +282,7 @@ def status_of(error: TrialgymError) -> status_pb2.Status:
 
 def trailing_metadata(error: TrialgymError) -> tuple[tuple[str, bytes], ...]:
     """The metadata that carries the error's details beside code and message."""
-    return ((_DETAILS_KEY, status_of(error).SerializeToString()),)
+    return error.trailing or ((_DETAILS_KEY, status_of(error).SerializeToString()),)
 
 
 def failure(error: TrialgymError) -> error_pb2.Failure:
