@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,3 +43,19 @@ def test_the_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         known, telling, masks = hits._memory
         assert len(known) <= 10
         assert masks.keys() == telling <= known
+
+
+def test_threads_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large sheets are graded beside the loop, and one thread may empty the memory while another reads a text."""
+    monkeypatch.setattr(word_hits, "MOST_REMEMBERED", 8)
+    hits = WordHits(WORDS)
+    texts = [f"{word} piece{number} amendment c {number}" for number, word in enumerate(WORDS * 20)]
+    wanted = [hits.mask_of(word for word in WORDS if word in text) for text in texts]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for masks in threads.map(lambda _: [hits.mask_in(text) for text in texts], range(4)):
+                assert masks == wanted
+    finally:
+        sys.setswitchinterval(interval)
