@@ -35,7 +35,7 @@ def measure(bench: Bench) -> Findings:
         note = f"{both.rate:,.0f} and {alone.rate:,.0f}/s; server CPU {both.cpu_us:.0f} and {alone.cpu_us:.0f} µs"
         noisy = alone.noisy or both.noisy
         found.rows.append(Row.least(ID, f"batches of 128, {WORK[kind]}", ratio(both, alone), LEAST, note=note, noisy=noisy))
-        # Half of a batch is another worker's. What handing it on costs bounds the figure above, and needs no idle machine to be seen.
+        # Half of a batch is another worker's. What handing it on costs bounds the figure above, and shows on a busy machine, too.
         dearer = both.cpu_us / alone.cpu_us if alone.cpu_us else 0.0
         found.rows.append(Row(ID, f"the same, server CPU a step, {WORK[kind]}", f"{dearer:.2f} x", value=dearer, noisy=noisy))
     return found

@@ -7,6 +7,7 @@ bound and not listening: workers may listen beside it, and no other program can,
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,8 +26,19 @@ def held(address: str) -> Iterator[str]:
     with ExitStack() as stack:
         try:
             found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            absent: OSError | None = None
+            held_any = False
             for family, kind, protocol, _, place in found:
-                port = _hold(stack, socket.socket(family, kind, protocol), (place[0], port, *place[2:]))
+                try:
+                    port = _hold(stack, socket.socket(family, kind, protocol), (place[0], port, *place[2:]))
+                    held_any = True
+                except OSError as error:
+                    # A name may stand for addresses of which this machine has only some.
+                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                        raise
+                    absent = error
+            if not held_any and absent is not None:
+                raise absent
         except OSError as error:
             raise CannotListen(
                 f"cannot listen on {address}: the port is taken by another process, or the address is not this machine's; "

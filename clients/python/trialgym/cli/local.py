@@ -71,7 +71,7 @@ async def services(need: Service) -> AsyncIterator[tuple[str, str]]:
             from workflow_service import __main__ as workflow_main
             from workflow_service.settings import WorkflowSettings
 
-            settings = WorkflowSettings(listen=FREE_PORT, grader=grader.address, store="memory")
+            settings = WorkflowSettings(listen=FREE_PORT, grader=grader.address, store="memory", workers=1)
             async with workflow_main.running(settings) as workflow:
                 yield workflow.address, grader.address
 
