@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-clients lint format stubs bench tables clean
+.PHONY: help setup run test test-slow test-clients lint format stubs bench soak tables clean
 
 help:  ## Lists the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,9 @@ format: $(STAMP)  ## Formats the Python code.
 
 bench: $(STAMP)  ## Measures the services beside what they are compared with.
 	@$(BIN)/python -m benchmarks
+
+soak: $(STAMP)  ## Plays everything at once for half an hour (MINUTES=30): memory stays flat, nothing fails.
+	@$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)
 
 tables: $(STAMP)  ## Makes docs/trials.md anew: how often the trials are won, what cheats earn (about 10 minutes).
 	@mkdir -p build

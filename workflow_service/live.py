@@ -102,7 +102,7 @@ class LiveEpisodes:
             return found
         found = live.recent = Recent(self._codec.memo(), {live.head.step: live.state})
         self._recent[id(live)] = live
-        if len(self._recent) > _RECENT:
+        if len(self._recent) > min(_RECENT, self._limit):
             self._recent.popitem(last=False)[1].recent = None
         return found
 
