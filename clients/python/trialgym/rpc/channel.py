@@ -33,9 +33,9 @@ SERVER_RECEIVE_BYTES = 8 * 1024 * 1024
 SERVER_TRANSPORT_BYTES = 2 * SERVER_RECEIVE_BYTES
 """gRPC's own limit. What lies between the two is refused in our words and with our code, for gRPC's code says \"wait\"."""
 
-MAX_PENDING_CALLS = 8192
+MAX_PENDING_CALLS = 4096
 """How many calls may wait in gRPC's core to be taken up: thousands of sessions that call at once, but no more than one core serves
-within half of a call's usual time. Beyond it gRPC answers CANCELLED, at a hundredth of what a refusal of ours would cost."""
+within the five seconds that probes are given, since they wait in the same queue. Beyond it gRPC answers CANCELLED."""
 
 DEFAULT_DEADLINE_S = 10.0
 MAX_DEADLINE_S = 30.0
