@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog
 
 from tests.support.pair import pair, plain_channel
 from tests.support.playing import MALFORMED, plan, play_all, same_play, submit, trajectory
@@ -25,6 +26,7 @@ from trialgym.rpc.errors import (
     from_failure,
     from_rpc_error,
 )
+from trialgym.rpc.logs import add_call
 from trialgym.v1 import workflow_service_pb2 as pb
 from trialgym.v1 import workflow_service_pb2_grpc as stubs
 from workflow_service.tests.workers.two import EVENTS, Two, two
@@ -157,12 +159,47 @@ async def test_refusals_pass_through_unchanged(workers: Two) -> None:
 
 
 async def test_deadlines_are_passed_on(workers: Two) -> None:
-    """A call has no more time at the owner than its client gave it, and goes under its client's id there."""
+    """A call has no more time at the owner than its client gave it."""
     name = await workers.create(0)
     async with asyncio.timeout(20):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await workers.stubs[1].StepEpisode(step(name), timeout=1e-6)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_call_has_one_id_everywhere(workers: Two) -> None:
+    """The id that a client gave its call is in the log of the worker that received it and of the one that answered it."""
+    lines: list[dict[str, Any]] = []
+
+    def keep(_: Any, __: str, line: Any) -> Any:
+        lines.append(dict(line))
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[add_call, keep], cache_logger_on_first_use=False)
+    try:
+        for name in ("episodes/00aa", "episodes/01aa"):
+            unknown = pb.GetEpisodeRequest(name=name)
+            await refusal(workers.stubs[0].GetEpisode(unknown, metadata=(("x-request-id", f"mine-{name[9:]}"),)))
+    finally:
+        structlog.reset_defaults()
+    refused = [line["call_id"] for line in lines if line["event"] == "call refused"]
+    assert refused == ["mine-00aa", "mine-01aa", "mine-01aa"]
+
+
+async def test_three_workers(tmp_path: Path) -> None:
+    """What two can, three can: a batch, a list and renewals over all of them, at each of them."""
+    async with two(tmp_path / "t.sqlite3", count=3) as workers:
+        names = [await workers.create(index % 3, index % 2) for index in range(12)]
+        assert [workers.owner(name) for name in names] == [0, 1, 2] * 4
+        for number, stub in enumerate(workers.stubs, 1):
+            batch = pb.BatchStepEpisodesRequest(requests=[step(name, str(number)) for name in names])
+            results = (await stub.BatchStepEpisodes(batch)).results
+            assert [result.response.transition.name for result in results] == [f"{name}/transitions/{number}" for name in names]
+            renewed = (await stub.RenewEpisodes(pb.RenewEpisodesRequest(names=names))).results
+            assert all(result.HasField("expire_time") for result in renewed)
+            first = await stub.ListEpisodes(pb.ListEpisodesRequest(page_size=5))
+            rest = await stub.ListEpisodes(pb.ListEpisodesRequest(page_size=50, page_token=first.next_page_token))
+            assert sorted(episode.name for episode in [*first.episodes, *rest.episodes]) == sorted(names)
 
 
 async def test_batches_are_split_and_put_back(workers: Two) -> None:
