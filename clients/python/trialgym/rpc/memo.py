@@ -18,7 +18,7 @@ from typing import Any
 
 from trialgym.rpc import encoding
 
-_SMALL = 12
+_SMALL = 8
 """A value of so few parts, none of which has parts itself, is encoded anew when it changes: remembering it takes more memory than
 that is worth."""
 
@@ -26,10 +26,11 @@ that is worth."""
 class _Node:
     """The parts of a value, what each was encoded as, and the nodes of those that have parts themselves, by place."""
 
-    __slots__ = ("cls", "inner", "pieces", "values")
+    __slots__ = ("cls", "deep", "inner", "pieces", "values")
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
+        self.deep = False
         self.values: Sequence[Any] = ()
         self.pieces: list[bytes] = []
         self.inner: dict[int, _Node] = {}
@@ -74,11 +75,18 @@ def _encode(value: Any, node: _Node | None) -> tuple[bytes, _Node | None]:
         if leaf is not None:
             pieces[place] = leaf(part)
             continue  # what is remembered of a part that stood here before does no harm: it is of another class
+        node.deep = True
         pieces[place], held = _encode(part, inner.pop(place, None))
         if held is not None:
             inner[place] = held
     for place in range(known, len(values)):
-        piece, held = _encode(values[place], None)
+        part = values[place]
+        leaf = _LEAVES.get(type(part))
+        if leaf is not None:
+            pieces.append(leaf(part))
+            continue
+        node.deep = True
+        piece, held = _encode(part, None)
         pieces.append(piece)
         if held is not None:
             inner[place] = held
@@ -86,7 +94,7 @@ def _encode(value: Any, node: _Node | None) -> tuple[bytes, _Node | None]:
         del pieces[len(values) :]
         for place in range(len(values), known):
             inner.pop(place, None)
-    if not inner and len(values) <= _SMALL:
+    if not node.deep and len(values) <= _SMALL:
         return head + b"".join(pieces), None
     node.values = values
     return head + b"".join(pieces), node
