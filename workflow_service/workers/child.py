@@ -72,6 +72,7 @@ async def working(orders: Orders, *, clock: Clock = system_clock) -> AsyncIterat
         barrier = Barrier(orders.barrier)
         stack.callback(barrier.close)
         routed = RoutedServicer(local, Placing(orders.number, orders.count), peers)
+        stack.push_async_callback(routed.close)
         public = await server.start(service.SERVICE, _adding(routed), settings, shared_port=True, announce=_SERVING)
         try:
             yield Worker(public, barrier, routed)

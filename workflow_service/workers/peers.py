@@ -60,7 +60,7 @@ class Peer:
                 self._streams[method.name] = self._channel.unary_stream(path)
             else:
                 self._unary[method.name] = self._channel.unary_unary(path)
-        self._limit = waiting
+        self.limit = waiting
         self._waiting = 0
         self._back: asyncio.Task[None] | None = None
 
@@ -89,7 +89,7 @@ class Peer:
                 raise error
             if give_up is None:
                 give_up = loop.time() + min(PATIENCE_S, left - _LEFT_OVER_S)
-            if self._waiting >= self._limit:
+            if self._waiting >= self.limit:
                 raise self.away()
             self._waiting += 1
             try:

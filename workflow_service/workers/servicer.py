@@ -15,21 +15,23 @@ from google.protobuf.message import Message
 
 from trialgym.rpc import paging
 from trialgym.rpc.errors import TrialgymError, failure
+from trialgym.v1 import observation_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 from trialgym.v1 import workflow_service_pb2_grpc as stubs
 from workflow_service import convert
 from workflow_service.engine import id_for
-from workflow_service.servicer import MAX_BATCH, MAX_PAGE_BYTES, WorkflowServicer
+from workflow_service.servicer import HEAVY_BYTES, MAX_BATCH, MAX_PAGE_BYTES, WorkflowServicer
 from workflow_service.workers import batches, lists, watches, wire
 from workflow_service.workers.peers import Peer, numbered, written
 from workflow_service.workers.placing import Placing
-from workflow_service.workers.streams import Lanes, OwnItems
+from workflow_service.workers.streams import Lanes, OwnItems, SingleSteps
 
 Context = Any
 Answer = Message | bytes
 R = TypeVar("R", bound=Message)
 
 _LIST = "ListEpisodes"
+_BASIC = observation_pb2.OBSERVATION_VIEW_BASIC
 
 
 class OwnerServicer(WorkflowServicer):
@@ -68,6 +70,12 @@ class RoutedServicer(stubs.WorkflowServiceServicer):
         self._local: Any = local
         self._placing = placing
         self._peers: Mapping[int, Peer] = numbered(peers)
+        self._singles = {peer.number: SingleSteps(peer) for peer in peers}
+
+    async def close(self) -> None:
+        """Ends the streams to the other workers; to be called before their peers are closed."""
+        for single in self._singles.values():
+            await single.close()
 
     # One owner
 
@@ -100,6 +108,12 @@ class RoutedServicer(stubs.WorkflowServiceServicer):
         owner = self._placing.of_episode(request.name)
         if owner == self._placing.own:
             return await self._local.StepEpisode(request, context)
+        if (
+            request.view <= _BASIC
+            and request.action.WhichOneof("action") != "submit_findings"
+            and request.ByteSize() <= HEAVY_BYTES
+        ):
+            return await self._singles[owner].step(request)
         return await self._peers[owner].call("StepEpisode", request.SerializeToString())
 
     async def CancelEpisode(self, request: pb.CancelEpisodeRequest, context: Context) -> Any:

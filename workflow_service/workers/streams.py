@@ -7,12 +7,15 @@ again in their order; they are safe to repeat as the client's own repetition wou
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
 
 import grpc.aio
 
-from trialgym.rpc.errors import TrialgymError, failure
+from trialgym.rpc.errors import InvalidField, TrialgymError, failure, from_failure
 from trialgym.rpc.incidents import fault
 from trialgym.v1 import workflow_service_pb2 as pb
 from workflow_service.workers import wire
@@ -20,6 +23,8 @@ from workflow_service.workers.peers import PATIENCE_S, Lost, Peer, told
 
 IN_FLIGHT = 256
 """Steps of a lane that are not answered yet. Beyond it the client's stream is not read on."""
+
+_FINISH_S = 1.0
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -58,7 +63,7 @@ class Lanes:
         lane = self._open.get(owner)
         if lane is None:
             lane = self._open[owner] = _Lane(self._peers[owner], self._write)
-        await lane.send(request)
+        await lane.send(request.correlation_id, request.request.SerializeToString())
 
     async def finish(self) -> None:
         """Returns when all that was sent is answered."""
@@ -70,7 +75,7 @@ class Lanes:
 
 
 class _Lane:
-    def __init__(self, peer: Peer, write: Write) -> None:
+    def __init__(self, peer: Peer, write: Write, context: Context | None = None) -> None:
         self._peer = peer
         self._write = write
         self._pending: dict[int, tuple[int, bytes]] = {}
@@ -78,18 +83,24 @@ class _Lane:
         self._last = 0
         self._unsent: deque[int] = deque()
         self._ending = False
+        self.away = False
+        """Whether the worker is being waited for."""
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
-        self._running = asyncio.create_task(self._run())
+        self._running = asyncio.create_task(self._run(), context=context)
 
-    async def send(self, request: pb.StreamStepsRequest) -> None:
+    @property
+    def ended(self) -> bool:
+        return self._running.done()
+
+    async def send(self, correlation_id: int, step: bytes) -> None:
         while len(self._pending) >= IN_FLIGHT and not self._running.done():
             self._room.clear()
             await self._room.wait()
         if self._running.done():
             await self._running  # it ended because the answers cannot be written any more
         self._last += 1
-        self._pending[self._last] = (request.correlation_id, request.request.SerializeToString())
+        self._pending[self._last] = (correlation_id, step)
         self._unsent.append(self._last)
         self._changed.set()
 
@@ -168,15 +179,72 @@ class _Lane:
     async def _broken(self, error: TrialgymError | Lost) -> None:
         """Waits until the worker is back; where it is not, or refuses the stream, its steps are answered with that."""
         if isinstance(error, Lost):
+            self.away = True
             try:
                 await self._peer.until_back(asyncio.get_running_loop().time() + PATIENCE_S)
             except TrialgymError as away:
                 error = away
             else:
                 return
+            finally:
+                self.away = False
         failed = failure(error if isinstance(error, TrialgymError) else fault(error))
         given_up, self._pending = self._pending, {}
         self._unsent.clear()
         self._room.set()
         for correlation_id, _ in given_up.values():
             await self._write(pb.StreamStepsResponse(correlation_id=correlation_id, failure=failed).SerializeToString())
+
+
+class SingleSteps:
+    """Steps that came to us as single calls and are another worker's, over one stream: a call for each would cost twice as much.
+
+    Only for steps that need no grade, since a step on a stream has a time of its own there.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._lane: _Lane | None = None
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        # The stream belongs to no single call, and must not be logged as one's.
+        self._context = copy_context()
+
+    async def step(self, request: pb.StepEpisodeRequest) -> bytes:
+        """A step's StepEpisodeResponse. Cancelled, the step may be taken nevertheless. Raises what it is refused with."""
+        if self._lane is None or self._lane.ended:
+            self._lane = _Lane(self._peer, self._taken, self._context)
+        if self._lane.away and len(self._waiting) >= self._peer.limit:
+            raise self._peer.away()
+        number = next(self._numbers) & 0xFFFFFFFF
+        outcome = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._lane.send(number, request.SerializeToString())
+            answer = await outcome
+        finally:
+            del self._waiting[number]
+        response = wire.response_in(answer)
+        if response is None:
+            raise _single(from_failure(pb.StreamStepsResponse.FromString(answer).failure))
+        return response
+
+    async def close(self) -> None:
+        """Ends the stream, in order where the other worker is there."""
+        if self._lane is not None:
+            with suppress(TimeoutError, TrialgymError):
+                await asyncio.wait_for(self._lane.finish(), _FINISH_S)
+            await self._lane.close()
+
+    async def _taken(self, answer: bytes) -> None:
+        number, rest = wire.correlation_of(answer)
+        outcome = self._waiting.get(number)
+        if outcome is not None and not outcome.done():
+            outcome.set_result(rest)
+
+
+def _single(error: TrialgymError) -> TrialgymError:
+    """A refusal on a stream as that of a single call, whose fields do not stand in another message."""
+    prefix = "request."
+    if isinstance(error, InvalidField) and error.field.startswith(prefix):
+        return InvalidField(error.field.removeprefix(prefix), error.message.partition(": ")[2])
+    return error

@@ -96,6 +96,14 @@ def correlation_of(answer: bytes) -> tuple[int, bytes]:
     return number, answer[at:]
 
 
+def response_in(rest: bytes) -> bytes | None:
+    """The StepEpisodeResponse in the rest of a StreamStepsResponse, None where that holds a failure."""
+    if rest[:1] != b"\x12":
+        return None
+    size, body = read_varint(rest, 1)
+    return rest[body : body + size]
+
+
 def with_correlation(correlation_id: int, rest: bytes) -> bytes:
     """The rest of a StreamStepsResponse under another correlation_id."""
     return b"\x08" + varint(correlation_id) + rest if correlation_id else rest

@@ -103,15 +103,19 @@ async def test_calls_that_wait_take_only_their_share(workers: Two, monkeypatch: 
     await workers.stop(1)
     routed = workers.fronts[0].worker.routed
     assert routed is not None
-    monkeypatch.setattr(routed._peers[1], "_limit", 3)
+    monkeypatch.setattr(routed._peers[1], "limit", 3)
     async with plain_channel(workers.fronts[0].worker.server.address) as channel:
         stub: Any = stubs.WorkflowServiceStub(channel)
-        calls = [asyncio.ensure_future(stub.StepEpisode(step(away, str(number)))) for number in range(8)]
-        await until(lambda: sum(call.done() for call in calls) == 5)
-        for call in calls:
-            if call.done():
-                assert isinstance(from_rpc_error(call.exception()), StoreUnavailable)
+        steps = [asyncio.ensure_future(stub.StepEpisode(step(away, "0")))]
+        await until(lambda: (lane := routed._singles[1]._lane) is not None and lane.away)
+        steps += [asyncio.ensure_future(stub.StepEpisode(step(away, str(number)))) for number in range(1, 6)]
+        reads = [asyncio.ensure_future(stub.GetEpisode(pb.GetEpisodeRequest(name=away))) for _ in range(6)]
+        await until(lambda: all(sum(call.done() for call in calls) == 3 for calls in (steps, reads)))
         await workers.start(1)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-    done = [answer for answer in answers if not isinstance(answer, BaseException)]
-    assert sorted(answer.transition.step for answer in done) == [1, 2, 3]
+        taken = await asyncio.gather(*steps, return_exceptions=True)
+        read = await asyncio.gather(*reads, return_exceptions=True)
+    for answers in (taken, read):
+        refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+        assert len(refused) == 3
+        assert all(isinstance(from_rpc_error(error), StoreUnavailable) for error in refused)
+    assert sorted(answer.transition.step for answer in taken if not isinstance(answer, BaseException)) == [1, 2, 3]
