@@ -149,6 +149,7 @@ async def trajectory(stub: Any, name: str) -> list[episode_pb2.Transition]:
         token = page.next_page_token
         if not token:
             return found
+        assert page.transitions, f"an empty page of {name} after step {len(found)} names a next one"
 
 
 def same_play(one: Sequence[Played], other: Sequence[Played]) -> None:
