@@ -36,6 +36,9 @@ S = TypeVar("S", bound=WorkflowServicer)
 
 SERVICE = workflow_service_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
+_HEADS = 6
+"""So many heads are kept in memory for each episode that is: a head is a kilobyte, an episode some six."""
+
 _log = structlog.get_logger("trialgym.workflow")
 
 
@@ -47,7 +50,7 @@ def make_store(settings: WorkflowSettings) -> EpisodeStore:
     if path is None:
         return MemoryStore()
     refuse_shared(path)
-    return JournalStore(path, synchronous=settings.sqlite_synchronous)
+    return JournalStore(path, synchronous=settings.sqlite_synchronous, keep=_HEADS * settings.cache_episodes)
 
 
 def _redis_store(settings: WorkflowSettings, address: RedisAddress) -> EpisodeStore:

@@ -37,10 +37,10 @@ class Thresholds:
 
     segment_bytes: int = 64 << 20
     unlisted: int = 1_000
-    records: int = 600_000
+    records: int = 200_000
     frame_records: int = 10
-    journal_bytes: int = 1 << 30
-    dirty: int = 500_000
+    journal_bytes: int = 256 << 20
+    dirty: int = 100_000
     slice: int = 300
     live: float = 0.4
     spare: int = 100_000
