@@ -183,7 +183,7 @@ async def abandoned(soak: Soak, client: AsyncClient) -> None:
     """Episodes with short leases that nobody steps again, and one that is given up."""
     start, actions = soak.actions()
     group = await client.create_group(
-        scenario=start.trial.scenario, tier="beginner", size=64, ttl=2, labels={"soak": "left"}, view="basic"
+        scenario=start.trial.scenario, tier="beginner", size=64, ttl=15, labels={"soak": "left"}, view="basic"
     )
     await group.step([actions[0]] * len(group))
     await group[0].cancel()
