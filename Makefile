@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-clients lint format stubs bench soak tables clean
+.PHONY: help setup run test test-slow test-faults test-clients lint format stubs bench soak tables clean
 
 help:  ## Lists the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -32,6 +32,13 @@ test: $(STAMP)  ## Runs the Python tests but the slow ones.
 
 test-slow: $(STAMP)  ## Runs the tests that take minutes or load the machine.
 	@$(BIN)/python -m pytest -q -m slow --timeout 1800
+
+ROUNDS ?= 1
+test-faults: $(STAMP)  ## Kills, cuts, fills and damages (tests/faults), ROUNDS=20 times in a row; stops at the first failure.
+	@for round in $$(seq $(ROUNDS)); do \
+		echo "round $$round of $(ROUNDS)"; \
+		$(BIN)/python -m pytest -q -rP -m "slow or not slow" --timeout 300 tests/faults || exit 1; \
+	done
 
 test-clients: $(STAMP)  ## Runs the tests of the other languages' clients, where there are any.
 	@for folder in clients/go clients/rust clients/typescript clients/java clients/cpp; do \

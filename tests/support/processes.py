@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,12 +98,16 @@ class Server:
         await self.ended()
 
 
-async def launch(service: str, *arguments: str, cwd: Path, variables: dict[str, str] | None = None) -> Server:
-    """Starts a service without waiting for it."""
+async def launch(
+    service: str, *arguments: str, cwd: Path, variables: dict[str, str] | None = None, before: str = "", within: Sequence[str] = ()
+) -> Server:
+    """Starts a service without waiting for it: after the statements `before`, and by the command `within`, where given."""
+    name = SERVICES[service]
+    program = ["-c", f"{before}\nfrom {name}.__main__ import main\nmain()"] if before else ["-m", name]
     process = await asyncio.create_subprocess_exec(
+        *within,
         sys.executable,
-        "-m",
-        SERVICES[service],
+        *program,
         *arguments,
         cwd=cwd,
         env=environment(**(variables or {})),
@@ -117,10 +121,18 @@ async def launch(service: str, *arguments: str, cwd: Path, variables: dict[str, 
 
 
 @asynccontextmanager
-async def serving(service: str, *, cwd: Path, variables: dict[str, str] | None = None, **settings: Any) -> AsyncIterator[Server]:
+async def serving(
+    service: str,
+    *,
+    cwd: Path,
+    variables: dict[str, str] | None = None,
+    before: str = "",
+    within: Sequence[str] = (),
+    **settings: Any,
+) -> AsyncIterator[Server]:
     """A service that serves, with a JSON log; killed at the end where it still runs."""
     chosen = {"listen": "127.0.0.1:0", "log_format": "json", **settings}
-    server = await launch(service, *flags(**chosen), cwd=cwd, variables=variables)
+    server = await launch(service, *flags(**chosen), cwd=cwd, variables=variables, before=before, within=within)
     try:
         await server.until("serving")
         yield server
