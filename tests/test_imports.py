@@ -43,6 +43,8 @@ CONCRETE = {
     "workflow_service.storage.memory",
     "workflow_service.storage.redis",
     "workflow_service.storage.sqlite_journal",
+    "workflow_service.workers.servicer",
+    "workflow_service.workers.store",
 }
 """Modules whose classes stand behind an interface."""
 
@@ -207,6 +209,7 @@ def test_the_sdk_imports_no_service() -> None:
     cli = [m for m in MODULES if m.below("trialgym.cli")]
     doors = [f"imports {service}.{part}" for service in SERVICES for part in ("__main__", "settings")]
     doors.append("imports workflow_service.storage.base.Store")  # the errors of a store that cannot be opened
+    doors.append("imports workflow_service.workers.supervisor")  # which starts a service of several processes
     players = ("trialgym.cli.trials", "trialgym.cli.canaries")
     _none(
         [

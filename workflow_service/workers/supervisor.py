@@ -53,7 +53,7 @@ class Child:
         """Starts a worker. It shares this process's output; a group of its own keeps Ctrl-C, which is the parent's, from it."""
         ours, its = socket.socketpair()
         with its:
-            command = (sys.executable, "-m", "workflow_service.workers.child")
+            command = (sys.executable, "-m", "workflow_service.workers")
             process = await asyncio.create_subprocess_exec(*command, stdin=its.fileno(), process_group=0)
         reader, writer = await asyncio.open_connection(sock=ours, limit=control.LONGEST_LINE)
         child = Child(process, reader, writer)

@@ -19,8 +19,8 @@ from trialgym.v1 import workflow_service_pb2_grpc as stubs
 from workflow_service.engine import id_for
 from workflow_service.settings import WorkflowSettings
 from workflow_service.workers import control, files
+from workflow_service.workers.__main__ import Worker, working
 from workflow_service.workers.board import Board
-from workflow_service.workers.child import Worker, working
 from workflow_service.workers.control import Orders
 from workflow_service.workers.placing import Placing
 

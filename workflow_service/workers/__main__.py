@@ -1,4 +1,4 @@
-"""One worker: `python -m workflow_service.workers.child`, started by `supervisor` only."""
+"""One worker: `python -m workflow_service.workers`, started by `supervisor` only."""
 
 from __future__ import annotations
 
@@ -103,6 +103,7 @@ async def _main(orders: Orders, end: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=end)
     orphaned = asyncio.Event()
     obeying = asyncio.create_task(_obey(reader, signals, orphaned))
+    together = False
     try:
         async with working(orders) as worker:
             server.rest_memory()
@@ -114,14 +115,14 @@ async def _main(orders: Orders, end: socket.socket) -> None:
                 worker.server.settings = worker.server.settings.model_copy(update={"drain_delay_s": 0})
             await server.run_until_signalled(worker.server, signals)
             together = signals.second.is_set() or await worker.leave()
-        if orphaned.is_set() and together:
-            shutil.rmtree(orders.folder, ignore_errors=True)
     except (CannotListen, StoreError, StoreUnavailable) as error:
         with suppress(OSError):
             writer.write(Report(str(error)).line())
             await writer.drain()
         sys.exit(1)
     finally:
+        if orphaned.is_set() and together:
+            shutil.rmtree(orders.folder, ignore_errors=True)
         obeying.cancel()
         writer.close()
 
