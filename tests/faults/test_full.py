@@ -112,6 +112,7 @@ async def test_a_limit_of_file_sizes(tmp_path: Path) -> None:
         await _full_and_free_again(run, stub, fill_up, make_room)
 
 
+@pytest.mark.slow
 async def test_a_redis_at_its_memory_limit(tmp_path: Path) -> None:
     """With maxmemory and noeviction Redis refuses writes, the service says STORE_UNAVAILABLE, and goes on when there is room."""
     run = Run("memory", patience=Patience(pause_s=0.1))

@@ -74,6 +74,7 @@ async def test_the_workflow_service_is_killed(store: str, kills: int, tmp_path: 
     print(f"{store}: workflow killed {kills} times, after {at} acknowledged steps")
 
 
+@pytest.mark.slow
 @each_store
 async def test_the_grader_is_killed(store: str, tmp_path: Path) -> None:
     """Steps that need it are refused or wait meanwhile, and each is graded and committed once when it is back."""
@@ -110,6 +111,7 @@ async def _redis_killed(tmp_path: Path, fsync: str, kills: int, damage: Callable
     print(f"Redis with appendfsync {fsync} killed {kills} times, after {at} acknowledged steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 async def test_redis_is_killed(fsync: str, tmp_path: Path) -> None:
     """The death of the process takes no acknowledged step: with either setting the system has it before the answer.

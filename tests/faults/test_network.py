@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from pathlib import Path
 
+import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -16,16 +17,27 @@ from tests.support.processes import serving
 from trialgym.rpc.errors import DeadlineExceeded, StoreUnavailable, Unavailable
 from trialgym.v1 import workflow_service_pb2 as ws
 
+pytestmark = pytest.mark.slow
+
 EPISODES = starts(60)
-LISTEN = {"listen": "0.0.0.0:7000", "allow_insecure_remote": True}
+REMOTE = {"TRIALGYM_WORKFLOW_ALLOW_INSECURE_REMOTE": "true"}
 
 
 async def _parted(net: Network, host: str, where: Place, tmp_path: Path, timeout_s: float) -> None:
     run = Run("net", patience=Patience(timeout_s=timeout_s, pause_s=0.1))
     inside = net.within("flow")
+    store = {"store": where.flag, "redis_timeout_s": 1}  # less than callers wait, so that they are told
     async with (
         serving("grader", cwd=tmp_path, within=inside) as graders,
-        serving("workflow", cwd=tmp_path, within=inside, grader=graders.address, **LISTEN, **where.settings),
+        serving(
+            "workflow",
+            cwd=tmp_path,
+            within=inside,
+            listen="0.0.0.0:7000",
+            variables=REMOTE,
+            grader=graders.address,
+            **store,
+        ),
         channel(f"{net.address('flow')}:7000") as opened,
     ):
         stub = stub_of(opened)
@@ -38,7 +50,7 @@ async def _parted(net: Network, host: str, where: Place, tmp_path: Path, timeout
                 read = ws.GetEpisodeRequest(name=name, view="OBSERVATION_VIEW_BASIC")
                 # It fails in the time that its caller, or the store, sets and does not hang.
                 async with asyncio.timeout(20):
-                    error = await refusal(lambda read=read: stub.GetEpisode(read, timeout=5))  # type: ignore[misc]
+                    error = await refusal(lambda read=read: stub.GetEpisode(read, timeout=4 if host == "redis" else 1.5))  # type: ignore[misc]
                 assert isinstance(error, StoreUnavailable if host == "redis" else DeadlineExceeded | Unavailable), error
                 at = run.history.acknowledged
                 net.heal(host)
@@ -56,9 +68,9 @@ async def test_clients_are_cut_off(store: str, tmp_path: Path) -> None:
     with network() as net:
         if store == "sqlite":
             async with place(store, tmp_path) as where:
-                await _parted(net, "flow", where, tmp_path, 2.0)
+                await _parted(net, "flow", where, tmp_path, 1.5)
         else:
-            await _with_redis(net, "flow", tmp_path, 2.0)
+            await _with_redis(net, "flow", tmp_path, 1.5)
 
 
 async def test_redis_is_cut_off(tmp_path: Path) -> None:

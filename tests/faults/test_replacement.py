@@ -6,6 +6,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.faults.clients import Patience, Run, action_of, channel, refusal, starts, steps_of, stub_of
 from tests.faults.places import each_store, place
 from tests.support.pair import grader
@@ -17,6 +19,7 @@ from trialgym.v1 import workflow_service_pb2 as ws
 EPISODES = starts(90)
 
 
+@pytest.mark.slow
 @each_store
 async def test_sigterm_under_load(store: str, tmp_path: Path) -> None:
     """No call fails: gRPC's own retries are all that the clients have. The process exits 0, and the next has every step."""
@@ -51,13 +54,14 @@ async def test_sigterm_under_load(store: str, tmp_path: Path) -> None:
 NEXT_VERSION = "import workflow_service.domain.review as review\nreview.RULES_VERSION = 'next'"
 
 
+@pytest.mark.slow
 @each_store
 async def test_a_rolling_upgrade(store: str, tmp_path: Path) -> None:
     """A process of the same rules goes on with an episode. One of other rules refuses its steps with VERSION_MISMATCH, changes
     nothing and plays its own; after going back, each version's episodes are again the other's to refuse."""
     run, half = Run("roll"), starts(12)
     async with place(store, tmp_path) as where, grader() as graders:
-        settings = {"grader": graders.server.address, **where.settings}
+        settings = {"grader": graders.server.address, "drain_delay_s": 0, **where.settings}
         async with serving("workflow", cwd=tmp_path, **settings) as old, channel(old.address) as opened:
             stub = stub_of(opened)
             names = [await run.create(stub, start) for start in half]

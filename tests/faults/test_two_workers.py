@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pytest
 
 from tests.faults.clients import Run, action_of, channel, starts, steps_of, stub_of
 from tests.faults.places import each_store, place
@@ -67,6 +68,7 @@ async def test_two_workers_on_one_episode(store: str, tmp_path: Path) -> None:
     print(f"{store}: {len(servers)} services, {lost} races lost by STEP_MISMATCH")
 
 
+@pytest.mark.slow
 async def test_a_second_service_on_one_file(tmp_path: Path) -> None:
     """It refuses to start and names the owner; the owner serves on, and after its kill another may have the file."""
     run = Run("owner")
