@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -108,33 +108,34 @@ async def running(
 @asynccontextmanager
 async def assembled(settings: WorkflowSettings, *, clock: Clock, store: EpisodeStore, kind: type[S]) -> AsyncIterator[S]:
     """A servicer of this kind with all that it needs, over a store that is opened, and closed when the block ends."""
-    await store.open()
-    for warning in getattr(store, "warnings", ()):  # what engines with servers of their own have to say of these
-        _log.warning("store may lose steps", cause=warning)
-    grader = GrpcGrader(settings.grader, clock)
-    environments = InstalledEnvironments()
-    engine = Engine(
-        store=store,
-        grader=grader,
-        environments=environments,
-        codec=ProtoCodec(),
-        clock=clock,
-        limits=Limits(settings.max_active_episodes, round(settings.default_ttl_s * 1000), round(settings.retention_s * 1000)),
-        cache=settings.cache_episodes,
-    )
-    await engine.recount()
-    starter = Starter(grader=grader, curricula=engine.curricula, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
-    servicer = kind(engine=engine, starter=starter, curricula=engine.curricula, grader=grader, watch=partial(watch, store))
-    sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
-    try:
-        yield servicer
-    finally:
-        sweeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await sweeper
-        await engine.settle()
-        await grader.close()
-        await store.close()
+    async with AsyncExitStack() as stack:
+        await store.open()
+        stack.push_async_callback(store.close)
+        for warning in getattr(store, "warnings", ()):  # what engines with servers of their own have to say of these
+            _log.warning("store may lose steps", cause=warning)
+        grader = GrpcGrader(settings.grader, clock)
+        stack.push_async_callback(grader.close)
+        engine = Engine(
+            store=store,
+            grader=grader,
+            environments=InstalledEnvironments(),
+            codec=ProtoCodec(),
+            clock=clock,
+            limits=Limits(settings.max_active_episodes, round(settings.default_ttl_s * 1000), round(settings.retention_s * 1000)),
+            cache=settings.cache_episodes,
+        )
+        await engine.recount()
+        stack.push_async_callback(engine.settle)
+        starter = Starter(grader=grader, curricula=engine.curricula, clock=clock, default_ttl_ms=engine.limits.default_ttl_ms)
+        sweeper = asyncio.create_task(sweep_forever(engine, settings.sweep_interval_s))
+        stack.push_async_callback(_ended, sweeper)
+        yield kind(engine=engine, starter=starter, curricula=engine.curricula, grader=grader, watch=partial(watch, store))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _main(settings: WorkflowSettings) -> None:
