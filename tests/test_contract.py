@@ -245,7 +245,7 @@ def test_only_what_changed_nothing_is_unavailable() -> None:
 def _floors() -> dict[str, str]:
     found = {}
     for requirement in PROJECT["project"]["dependencies"]:
-        match = re.fullmatch(r"([\w-]+)>=([\w.]+),<[\w.]+", requirement)
+        match = re.fullmatch(r"([\w-]+)>=([\w.]+),<[\w.]+(?:; .*)?", requirement)
         assert match, f"{requirement} needs a floor and a cap"
         found[match[1]] = match[2]
     return found
