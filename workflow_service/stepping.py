@@ -105,7 +105,7 @@ class Stepper:
     async def step(self, commands: Sequence[StepCommand], *, may_be_cut: bool = True) -> list[StepAnswer | TrialgymError]:
         """Takes steps of different episodes: one grading call, one commit. The answers are in the order of the commands.
 
-        Cancelling it leaves each episode as it was or with its step committed, never between; `may_be_cut` says whether anybody may.
+        Cancelling it leaves each episode as it was or with its step committed, never between; `may_be_cut` says if anybody may.
         """
         ids = [command.episode_id for command in commands]
         if len(set(ids)) < len(ids):
