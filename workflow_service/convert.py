@@ -355,7 +355,8 @@ def episode(start: EpisodeStart, head: Head) -> episode_pb2.Episode:
         labels=dict(start.labels),
         expire_time=timestamp(head.expire_ms),
         create_time=timestamp(start.create_ms),
-        update_time=timestamp(head.update_ms),
+        # The clock may have gone back since the creation; leases go by it all the same, but nobody is shown a negative age.
+        update_time=timestamp(max(head.update_ms, start.create_ms)),
         rules_version=start.rules_version,
     )
     if start.review is not None:

@@ -277,11 +277,8 @@ class Engine:
 
     async def _lease_ms(self, episode_id: str) -> int | None:
         """The length of an episode's leases, None where there is none; its log is not needed for that."""
-        known = self.live.known(episode_id)
-        if known is not None:
-            return known.start.ttl_ms
-        stored = await self._store.get(episode_id)
-        return None if stored is None else stored.start.ttl_ms
+        known = self.live.known(episode_id) or await self._store.get(episode_id)
+        return None if known is None else known.start.ttl_ms
 
     async def _not_renewed(self, episode_id: str) -> TrialgymError:
         stored = await self._store.get(episode_id)

@@ -121,6 +121,8 @@ class LiveEpisodes:
 
     async def fresh(self, episode_id: str) -> Live:
         """The episode as the store has it now. Raises NotFound where there is none."""
+        before = self._cache.get(episode_id)
+        committed = 0 if before is None else before.head.step
         stored = await self._store.get(episode_id)
         if stored is None or stored.head.deleted:
             self.forget(episode_id)
@@ -128,7 +130,8 @@ class LiveEpisodes:
         live = self._cache.get(episode_id)
         if live is None:
             live = await self.get(episode_id)  # which may share a read that began before this one, and be behind
-        if _diverged(live, stored):
+        # What was committed before the store was asked, and is not in its answer, was lost there: the store is believed.
+        if stored.head.step < committed or _diverged(live, stored):
             self.forget(episode_id)
             return await self._load(episode_id)
         await self._catch_up(live, stored)

@@ -28,7 +28,7 @@ from workflow_service.grader_port import GraderPort
 from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
 from workflow_service.quota import Places
-from workflow_service.refusals import refusal, store_errors, unknown
+from workflow_service.refusals import refusal, store_errors
 from workflow_service.storage.base import Append, EpisodeStore
 from workflow_service.turn import Turn
 
@@ -208,7 +208,7 @@ class Stepper:
             else:
                 if isinstance(outcome, StepAnswer):
                     results[index] = outcome
-                else:
+                elif outcome is not None:
                     plans.append(outcome)
         if any(plan.call is not None for plan in plans):
             plans = await self._grade(plans, results)
@@ -227,8 +227,11 @@ class Stepper:
             await (_uncut(commit) if may_be_cut else commit)
         return [(index, live) for index, live in episodes if index not in results]
 
-    async def _plan_carefully(self, index: int, command: StepCommand) -> _Plan | StepAnswer:
-        """The stored answer of a known request, a refusal, or what must be graded for a step that looked refused."""
+    async def _plan_carefully(self, index: int, command: StepCommand) -> _Plan | StepAnswer | None:
+        """The stored answer of a known request, a refusal, or what must be graded for a step that looked refused.
+
+        None where the store has lost the step that the request is remembered for: then it is to be read and tried again.
+        """
         with store_errors():
             live = await self._live.get(command.episode_id)
         known = live.requests.get(command.request_id) if command.request_id else None
@@ -251,12 +254,12 @@ class Stepper:
             raise InvalidField(error.field, error.problem) from error
         return _Plan(index, command, live, live.head.step, call)
 
-    async def _replay(self, command: StepCommand, live: Live, step: int) -> StepAnswer:
+    async def _replay(self, command: StepCommand, live: Live, step: int) -> StepAnswer | None:
         with store_errors():
             entries = await self._store.entries(live.episode_id, after=step - 1, limit=1)
-        if not entries:
+        if not entries or entries[0].request_id != command.request_id:
             self._live.forget(live.episode_id)
-            raise unknown(live.episode_id)
+            return None
         if not self._codec.same_action(entries[0].action, command.encoded):
             raise RequestIdReused(
                 f"request_id {command.request_id} was used for another action at step {step}; use a new id for a new action"

@@ -182,17 +182,12 @@ async def test_redis_loses_the_newest_steps(tmp_path: Path) -> None:
         await loss.go_on(loss.replica)
 
 
-_AHEAD = "LiveEpisodes.fresh keeps what it remembers where that is ahead of a store that lost steps"
-
-
-@pytest.mark.xfail(strict=True, reason=_AHEAD)
 async def test_steps_after_a_loss_go_on_from_what_the_store_has(tmp_path: Path) -> None:
     """The same through the service that still remembers the lost steps."""
     async with _after_a_loss(tmp_path) as loss:
         await loss.go_on(loss.remembers)
 
 
-@pytest.mark.xfail(strict=True, reason=_AHEAD)
 async def test_reads_after_a_loss_show_what_the_store_has(tmp_path: Path) -> None:
     """That service shows no step that the store denies."""
     async with _after_a_loss(tmp_path) as loss:
