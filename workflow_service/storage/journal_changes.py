@@ -255,21 +255,25 @@ def stage_purge(table: Table, tail: Tail, slots: Sequence[Slot]) -> Operation:
     return operation
 
 
-def stage_move(table: Table, tail: Tail, slot: Slot, tip: Tip, entries: Sequence[Entry]) -> Operation:
-    """An episode's whole log in one piece, so that the segments it was in can go. False where it changed since it was read."""
-    if slot.tip is not tip or slot.durable is not tip:
-        return Operation(False)
-    draft = _Draft(table, tail, 1, True)
-    head, _, _, position = tip
-    place = Place(draft.segment, draft.meta_offset, head.step)
-    draft.counters.written += len(entries)
-    draft.add(slot, MOVED, head, (head, 0, 0, position), before=(0, 0), answer=pack_entries(entries))
+def stage_moves(table: Table, tail: Tail, moves: Sequence[tuple[Slot, Tip, Sequence[Entry]]]) -> Operation:
+    """Whole logs of episodes, each in one piece, so that the segments they were in can go; the result is how many.
+
+    Those that changed since they were read stay where they are.
+    """
+    still = [(slot, tip, entries) for slot, tip, entries in moves if slot.tip is tip and slot.durable is tip]
+    draft = _Draft(table, tail, len(still), len(still))
+    places = []
+    for slot, (head, _, _, position), entries in still:
+        places.append((slot, Place(draft.segment, draft.meta_offset, head.step)))
+        draft.counters.written += len(entries)
+        draft.add(slot, MOVED, head, (head, 0, 0, position), before=(0, 0), answer=pack_entries(entries))
 
     def moved() -> None:
-        slot.place = place
-        slot.moved = True
+        for slot, place in places:
+            slot.place = place
+            slot.moved = True
 
-    operation = draft.seal(kind=None, unlisted=[slot])
+    operation = draft.seal(kind=None, unlisted=[slot for slot, _ in places])
     operation.then = moved
     return operation
 

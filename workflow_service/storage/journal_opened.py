@@ -14,7 +14,7 @@ from workflow_service.domain.episode import Entry, EpisodeStart, Event
 from workflow_service.storage import journal_index, journal_recovery
 from workflow_service.storage.base import Document, EventsPurged, Stored, StoreError
 from workflow_service.storage.codec import load_start
-from workflow_service.storage.journal_changes import Operation, Tail, stage_move
+from workflow_service.storage.journal_changes import Operation, Tail, stage_moves
 from workflow_service.storage.journal_commit import Committer, SegmentWriter, closed
 from workflow_service.storage.journal_history import Change, History
 from workflow_service.storage.journal_index import Row
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 _PAGE = 500
 """Rows that a sweep reads at once."""
+_MOVED_AT_ONCE = 256 * 1024
+"""Bytes of logs that one commit writes anew: less than it takes to notice."""
 
 
 class Opened:
@@ -345,12 +347,17 @@ class Opened:
         moved = 0
         with self._pinned(ids):
             await self.load(ids)
+            read: list[tuple[Slot, Tip, list[Entry]]] = []
+            size = 0
             for episode_id in ids:
                 slot = self.table.slots.get(episode_id)
                 tip = None if slot is None else slot.durable
                 if slot is not None and tip is not None and not tip[0].deleted:
-                    entries = await self.entries(episode_id)
-                    moved += await self._committer.commit(stage_move(self.table, self.tail, slot, tip, entries))
+                    read.append((slot, tip, await self.entries(episode_id)))
+                    size += sum(len(entry.action) + len(entry.answer) for entry in read[-1][2])
+                if size >= _MOVED_AT_ONCE or (read and episode_id == ids[-1]):
+                    moved += await self._committer.commit(stage_moves(self.table, self.tail, read))
+                    read, size = [], 0
         return moved
 
     async def remove(self, segment: int) -> None:

@@ -204,6 +204,7 @@ class Upkeep:
         far = self._backlog >= limits.records or self._backlog_bytes >= limits.journal_bytes
         if far or len(table.dirty) > limits.dirty:
             await self._catch_up()
+            self._caught_up.set()  # what follows may take long, and nobody is to wait for it
         if self._clean or far:
             self._clean = False
             await self._remove_segments()
@@ -294,6 +295,10 @@ class Upkeep:
             await self.list_all()
             if not moved:
                 return  # all of them are being stepped: another time
+            if self._backlog >= limits.records or self._backlog_bytes >= limits.journal_bytes:
+                self._clean = True
+                self._wake.set()
+                return  # the index goes first, for changes may soon have to wait for it
 
 
 def _fault(path: Path, why: str) -> StoreError:
