@@ -6,10 +6,6 @@ share its digits and a fork takes its source's, so that what belongs together li
 
 from __future__ import annotations
 
-import secrets
-
-from workflow_service.engine import id_for
-
 _EPISODE = slice(len("episodes/"), len("episodes/") + 2)
 _GROUP = slice(len("episodeGroups/"), len("episodeGroups/") + 2)
 
@@ -33,10 +29,3 @@ class Placing:
     def of_group(self, name: str) -> int:
         """The owner of `episodeGroups/{id}` and its members."""
         return self._owners.get(name[_GROUP], self.own)
-
-    def own_request_id(self, kind: str) -> str:
-        """A new request id of which this worker owns what it makes."""
-        while True:
-            request_id = secrets.token_hex(16)
-            if self.of_id(id_for(kind, request_id)) == self.own:
-                return request_id

@@ -86,13 +86,13 @@ class RoutedServicer(stubs.WorkflowServiceServicer):
 
     async def CreateEpisode(self, request: pb.CreateEpisodeRequest, context: Context) -> Any:
         if not request.request_id:
-            request.request_id = self._placing.own_request_id("episode")
+            request.request_id = secrets.token_hex(16)  # with any owner: a client of one connection is to have all workers
         owner = self._placing.of_id(id_for("episode", request.request_id))
         return await self._owned("CreateEpisode", owner, request, context)
 
     async def CreateEpisodeGroup(self, request: pb.CreateEpisodeGroupRequest, context: Context) -> Any:
         if not request.request_id:
-            request.request_id = self._placing.own_request_id("group")
+            request.request_id = secrets.token_hex(16)
         owner = self._placing.of_id(id_for("group", request.request_id))
         return await self._owned("CreateEpisodeGroup", owner, request, context)
 
