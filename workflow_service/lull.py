@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 _QUIET_TURNS = 3
-"""gRPC brings one event a turn, so a single turn without one does not yet mean that none is waiting. An idle turn takes 15 us."""
+"""gRPC brings one event a turn, so a single turn without one does not yet mean that none is waiting."""
 _LONGEST_S = 0.002
 
 

@@ -50,8 +50,8 @@ _log = structlog.get_logger("trialgym.rpc")
 class CallInterceptor:
     """Wraps every method of our services; see the module's docstring.
 
-    It does so once, when they are registered through `registrar`: an interceptor of gRPC's own is asked at every call, which
-    costs a fifth of an empty one.
+    It does so once, when they are registered through `registrar`: an interceptor of gRPC's own is asked anew at every
+    call.
 
     `sample_every`: of the successful calls of step and grade methods, one in so many is logged. Refusals always are.
     """
