@@ -108,11 +108,22 @@ class Bench:
         """A grader."""
         return self.stack.enter_context(server(python("grader_service", *SERVICE_FLAGS, *flags), ready=_grader_answers, core=core))
 
-    def workflow(self, grader: Server, *flags: str, store: str = "", core: int | None = None, roomy: bool = False) -> Server:
-        """A workflow service, on a new SQLite file unless another store is named; `roomy` admits more calls at a time."""
+    def workflow(
+        self,
+        grader: Server,
+        *flags: str,
+        store: str = "",
+        core: int | None = None,
+        roomy: bool = False,
+        module: str = "workflow_service",
+    ) -> Server:
+        """A workflow service, on a new SQLite file unless another store is named; `roomy` admits more calls at a time.
+
+        `module` is what is run: the service, or benchmarks.servers.idle.
+        """
         if not store:
             store = f"sqlite:{self.folder / f'{len(list(self.folder.iterdir()))}.sqlite3'}"
-        command = python("workflow_service", *SERVICE_FLAGS, ROOM, f"--grader={grader.address}", f"--store={store}", *flags)
+        command = python(module, *SERVICE_FLAGS, ROOM, f"--grader={grader.address}", f"--store={store}", *flags)
         return self.stack.enter_context(server(command, ready=_workflow_answers, core=core, env=ROOMY if roomy else None))
 
     def empty(self, answer: bytes, *, experiments: str = "") -> Server:

@@ -7,6 +7,7 @@ most of what a step costs otherwise. What did not change since the episode's las
 from __future__ import annotations
 
 import struct
+from operator import attrgetter, is_
 from typing import Any
 
 from trialgym.rpc.memo import DigestMemo
@@ -52,12 +53,14 @@ _rewards = Remembered()
 class AnswerMemo:
     """What is remembered from one step of an episode to the next; see ports.Memo."""
 
-    __slots__ = ("_digests", "_packets", "_trial")
+    __slots__ = ("_digests", "_packets", "_rest", "_shown", "_trial")
 
     def __init__(self) -> None:
         self._digests = DigestMemo()
         self._trial = MessageMemo()
         self._packets: dict[ReviewPacket, bytes] = {}
+        self._shown: tuple[Any, ...] = ()
+        self._rest = b""
 
     def state_hash(self, state: Any) -> str:
         """See ports.Memo."""
@@ -69,7 +72,8 @@ class AnswerMemo:
         parts = [
             b"\x10" + varint(record.step) if record.step else b"",
             _OUTCOMES[record.outcome],
-            b"\x2a" + varint(len(seen)) + seen,
+            b"\x2a" + varint(len(seen)),
+            seen,
             reward(record.reward),
         ]
         if record.terminated:
@@ -88,11 +92,17 @@ class AnswerMemo:
 
     def observation(self, seen: Observation) -> bytes:
         """The structured part of an observation."""
+        shown = _SHOWN(seen)
+        last = self._shown
+        if not last or not all(map(is_, shown, last)):
+            self._rest = self._encode(seen)
+            self._shown = shown  # last, so that one that failed half-way is not gone on from
+        steps = b"\x08" + varint(seen.step) if seen.step else b""
+        return (steps + b"\x10" + varint(seen.steps_left) if seen.steps_left else steps) + self._rest
+
+    def _encode(self, seen: Observation) -> bytes:
+        """All but the steps, which alone differ in each observation."""
         parts = []
-        if seen.step:
-            parts.append(b"\x08" + varint(seen.step))
-        if seen.steps_left:
-            parts.append(b"\x10" + varint(seen.steps_left))
         if seen.feedback:
             parts.append(field(3, seen.feedback.encode()))
         if seen.hint:
@@ -120,6 +130,8 @@ class AnswerMemo:
         data = self._packets[packet] = field(7, message.SerializeToString())
         return data
 
+
+_SHOWN = attrgetter("feedback", "hint", "legal_actions", "blocked_actions", "review_packets", "trial")
 
 _OUTCOMES = {outcome: b"\x20" + varint(outcome.value) for outcome in Outcome}
 _TERMS = {kind: b"\x08" + varint(kind.value) for kind in TermKind}
@@ -168,17 +180,31 @@ def score(graded: Grade) -> score_pb2.Score:
 
 def step_response(episode_id: str, step: int, answer: bytes, *, replayed: bool) -> bytes:
     """A StepEpisodeResponse: the stored transition with its name, and whether it was taken before."""
-    name = b"episodes/%b/transitions/%d" % (episode_id.encode(), step)
-    transition = b"\x0a" + varint(len(name)) + name + answer
-    head = b"\x0a" + varint(len(transition)) + transition
-    return head + b"\x10\x01" if replayed else head
+    name, size = _name(episode_id, step)
+    return b"".join((b"\x0a", varint(size + len(answer)), name, answer, b"\x10\x01" if replayed else b""))
 
 
 def step_result(response: bytes) -> bytes:
     """A StepResult with a response, as an item of a BatchStepEpisodesResponse."""
-    size = len(response)
-    inner = b"\x0a" + varint(size)
-    return b"\x0a" + varint(size + len(inner)) + inner + response
+    size = varint(len(response))
+    return b"".join((b"\x0a", varint(1 + len(size) + len(response)), b"\x0a", size, response))
+
+
+def step_item(episode_id: str, step: int, answer: bytes, *, replayed: bool) -> bytes:
+    """`step_result` of `step_response`, joined once."""
+    name, size = _name(episode_id, step)
+    transition = varint(size + len(answer))
+    tail = b"\x10\x01" if replayed else b""
+    whole = 1 + len(transition) + size + len(answer) + len(tail)
+    response = varint(whole)
+    return b"".join((b"\x0a", varint(1 + len(response) + whole), b"\x0a", response, b"\x0a", transition, name, answer, tail))
+
+
+def _name(episode_id: str, step: int) -> tuple[bytes, int]:
+    """The field with a transition's name, and its size."""
+    text = f"episodes/{episode_id}/transitions/{step}".encode()
+    data = b"\x0a" + varint(len(text)) + text
+    return data, len(data)
 
 
 def failed_result(failed: error_pb2.Failure) -> bytes:

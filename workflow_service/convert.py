@@ -74,8 +74,23 @@ def step_command(request: workflow_service_pb2.StepEpisodeRequest) -> StepComman
         raise InvalidField(
             "request_id", "is required, or expected_step in its place, so that a repeated call is never a second step"
         )
-    message = request.action
-    return StepCommand(episode_id, request_id, expected, _action(message, "action"), message.SerializeToString(deterministic=True))
+    encoded = request.action.SerializeToString(deterministic=True)
+    return StepCommand(episode_id, request_id, expected, _known.get(encoded) or _read_action(request.action, encoded), encoded)
+
+
+_known: dict[bytes, Any] = {}
+"""Actions by their bytes. Agents say the same few things over and over, and an action is immutable."""
+_KNOWN, _KNOWN_BYTES = 4_096, 256
+"""So many are remembered, of so many bytes at most; a sheet or a text is longer, and said once."""
+
+
+def _read_action(message: action_pb2.Action, encoded: bytes) -> Any:
+    action = _action(message, "action")
+    if len(encoded) <= _KNOWN_BYTES:
+        if len(_known) >= _KNOWN:
+            _known.clear()
+        _known[encoded] = action
+    return action
 
 
 def _said(encoded: bytes) -> str:

@@ -153,12 +153,14 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
             if turns.due():
                 await turns.give()
             try:
-                view = int(step.view)
+                view: int = step.view
                 if view:
-                    convert.check_view(view, f"requests[{index}].view", batch=True)
-                commands.append(await _command(step, "requests", index))
+                    convert.check_view(view, "view", batch=True)
+                commands.append(convert.step_command(step) if step.ByteSize() <= HEAVY_BYTES else await _in_thread(step))
                 views.append(view)
                 places.append(index)
+            except InvalidField as error:
+                refuse(index, _below(f"requests[{index}].", error))
             except Exception as error:
                 refuse(index, error)
         for index, view, answer in zip(places, views, await self._engine.step(commands), strict=True):
@@ -168,10 +170,9 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
                 if isinstance(answer, TrialgymError):
                     raise _below(f"requests[{index}].", answer)
                 if view > _BASIC:
-                    response = await self._fuller_answer(answer, view)
+                    results[index] = answers.step_result(await self._fuller_answer(answer, view))
                 else:
-                    response = answers.step_response(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed)
-                results[index] = answers.step_result(response)
+                    results[index] = answers.step_item(answer.live.episode_id, answer.step, answer.answer, replayed=answer.replayed)
             except Exception as error:
                 refuse(index, error)
         _note_refused(refused)
@@ -327,7 +328,10 @@ class WorkflowServicer(workflow_service_pb2_grpc.WorkflowServiceServicer):
         view = request.view
         if view:
             convert.check_view(view, f"{at}view")
-        command = await _command(request, at)
+        try:
+            command = convert.step_command(request) if request.ByteSize() <= HEAVY_BYTES else await _in_thread(request)
+        except InvalidField as error:
+            raise _below(at, error) from error
         if view == _FULL:
             await self._fetch_materials(command.episode_id)
         answer = await self._engine.step_one(command)
@@ -440,17 +444,9 @@ def _note_refused(reasons: Counter[str]) -> None:
         _log.info("items refused", reasons=dict(reasons))
 
 
-async def _command(request: workflow_service_pb2.StepEpisodeRequest, at: str, index: int | None = None) -> StepCommand:
-    """The command in a request. A large sheet is read in a thread, where it does not keep other calls from the event loop.
-
-    `at` is the request's path with a dot, or with `index` that of the list that it stands in.
-    """
-    try:
-        if request.ByteSize() > HEAVY_BYTES:
-            return await asyncio.to_thread(convert.step_command, request)
-        return convert.step_command(request)
-    except InvalidField as error:
-        raise _below(at if index is None else f"{at}[{index}].", error) from error
+async def _in_thread(request: workflow_service_pb2.StepEpisodeRequest) -> StepCommand:
+    """The command in a request with a large sheet, read where it does not keep other calls from the event loop."""
+    return await asyncio.to_thread(convert.step_command, request)
 
 
 def _failure(error: Exception) -> error_pb2.Failure:

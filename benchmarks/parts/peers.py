@@ -1,4 +1,8 @@
-"""What P2 and P3 share: steps of ours beside OpenEnv's, with nothing to do and with the real trial."""
+"""What P2 and P3 share: steps of ours beside OpenEnv's, with nothing to do and with the real trial.
+
+The cheapest step that the real trial has, a malformed answer, is measured, too: beside what an idle domain costs it shows what the
+trial's own state and observation do.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from benchmarks.peers.openenv import CLIENTS, REQUIREMENTS, NoPeer, OpenEnv
 
 SESSIONS = 64
 WORK = {
-    "noop": "no-op (`malformed` in a trial; theirs a constant)",
+    "noop": "no-op (a domain that does nothing; theirs a constant)",
     "trial": "the expert's trial",
+    "malformed": "`malformed` in a real trial; theirs a constant",
 }
 
 
@@ -36,6 +41,7 @@ def beside_openenv(bench: Bench, part: str, targets: Sequence[Target], shapes: d
     found = Findings()
     grader = bench.grader(core=bench.client_core)
     workflow = bench.workflow(grader, core=bench.server_core)
+    idle = bench.workflow(grader, core=bench.server_core, module="benchmarks.servers.idle")
     remote = bench.driver()
     peer: OpenEnv | None = None
     missing = ""
@@ -48,16 +54,21 @@ def beside_openenv(bench: Bench, part: str, targets: Sequence[Target], shapes: d
     theirs: dict[str, list[Series]] = {}
     for target in targets:
         kind = target.kind
-        ours[kind] = [bench.steps(f"{kind}: ours, {name}", remote, workflow, kind, shape) for name, shape in shapes.items()]
+        service = idle if kind == "noop" else workflow
+        ours[kind] = [bench.steps(f"{kind}: ours, {name}", remote, service, kind, shape) for name, shape in shapes.items()]
         theirs[kind] = []
         if peer is not None:
             server = peer.serve(kind)
             theirs[kind] = [peer.series(f"{kind}: OpenEnv, {c} client", server, kind, c, sessions=SESSIONS) for c in CLIENTS]
         found.series += [*theirs[kind], *ours[kind]]
+    name, shape = next(iter(shapes.items()))
+    malformed = bench.steps(f"malformed: ours, {name}", remote, workflow, "noop", shape)
+    found.series.append(malformed)
     interleave(found.series, bench.rounds, bench.patience)
     for target in targets:
         for place, series in enumerate(ours[target.kind]):
             found.rows.append(_row(part, target, series, theirs[target.kind], missing, judged=place == 0))
+    found.rows.append(_row(part, Target("malformed", 0), malformed, theirs["noop"], missing, judged=False))
     return found
 
 

@@ -408,7 +408,7 @@ async def test_a_batch_answers_each_item_by_itself(world: World) -> None:
         await take(world.one, step(episode_id, "a"))
     await take(world.one, step("finished", "a", final=True))
     bad = step("bad", "x")
-    object.__setattr__(bad.action, "family", _other_family())
+    bad.action = replace(bad.action, family=_other_family())
     world.grader.batches.clear()
     answers = await world.one.step(
         [
@@ -454,7 +454,7 @@ async def test_an_episode_that_cannot_be_read_fails_alone(world: World) -> None:
     """A log that is damaged beyond reading fails its own item as an internal fault, and no other."""
     await world.one.create([start_of("broken"), start_of("whole")])
     command = step("broken", "a")
-    object.__setattr__(command, "encoded", b"\xff\xff")
+    command.encoded = b"\xff\xff"
     await take(world.one, command)
     answers = await world.cold().step([step("broken", "b"), step("whole", "b"), step("e", "b")])
     assert [type(answer) for answer in answers] == [InternalError, StepAnswer, StepAnswer]
