@@ -238,12 +238,24 @@ async def _sample(soak: Soak, pids: dict[str, int], folder: pathlib.Path, say: C
             sample[f"{name} threads"] = process.num_threads()
         sample["store MB"] = await asyncio.to_thread(_size_mb, folder)
         samples.append(sample)
-        if len(samples) % 12 == 0:
+        if len(samples) % 12 == 0 or soak.over:
+            sample |= await _held(soak)
             steps = sum(count for what, count in soak.counts.items() if "steps" in what)
             facts = ", ".join(f"{key} {value:.1f}" for key, value in sample.items() if key.endswith("MB"))
+            facts += f", {sample['steps held']} steps held, {sample['of them in expired episodes']} of them in expired episodes"
             last = f", the last: {soak.wrong[-1][:300]}" if soak.wrong else ""
             say(f"{sample['s']:.0f} s: {steps} steps, {facts}, {len(soak.wrong)} faults{last}")
     return samples
+
+
+async def _held(soak: Soak) -> dict[str, int]:
+    """How many steps the store must have, since somebody may ask for them. Expired episodes are kept for an hour."""
+    every = expired = 0
+    async with soak.client() as client:
+        async for episode in client.list_episodes():
+            every += episode.step
+            expired += episode.step * (episode.state == episode_pb2.EPISODE_STATE_EXPIRED)
+    return {"steps held": every, "of them in expired episodes": expired}
 
 
 def _size_mb(folder: pathlib.Path) -> float:

@@ -20,8 +20,9 @@ from benchmarks.load.http2 import _DATA, Call, Connection, Loop, _frame
 from benchmarks.measuring.clocks import Window
 from trialgym.v1 import environment_pb2, episode_pb2, grader_service_pb2, workflow_service_pb2
 
-OK, REFUSED = "0", "8"
-"""The statuses of calls that were served and of calls that were told to come back, as they are written."""
+OK, REFUSED, CUT = "0", "8", "1"
+"""The statuses of calls that were served, of calls that were told to come back, and of those that gRPC's core cancelled by itself
+since too many waited there already, as they are written."""
 
 BATCH = 256
 TICK_S = 0.002
@@ -118,7 +119,7 @@ class _Count:
         self.work = work
         self.opened = self.closed = math.inf
         self.outcomes: Counter[str] = Counter()
-        self.latencies: dict[str, list[float]] = {OK: [], REFUSED: []}
+        self.latencies: dict[str, list[float]] = {OK: [], REFUSED: [], CUT: []}
         self.sent = self.good = self.untold = 0
 
     def ended(self, began: float, status: str, block: bytes) -> None:
@@ -135,7 +136,7 @@ class _Count:
     def result(self) -> dict[str, Any]:
         """Figures by name."""
         marks = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-        names = zip(("", "refused_"), self.latencies.values(), strict=True)
+        names = zip(("", "refused_", "cut_"), self.latencies.values(), strict=True)
         return {
             "rate": self.good / (self.closed - self.opened),
             "sent": self.sent,

@@ -14,10 +14,11 @@ from workflow_service.domain.episode import Entry, EpisodeStart, Event
 from workflow_service.storage import journal_index, journal_recovery
 from workflow_service.storage.base import Document, EventsPurged, Stored, StoreError
 from workflow_service.storage.codec import load_start
-from workflow_service.storage.journal_changes import Operation, Tail, stage_moves
+from workflow_service.storage.journal_changes import Operation, Tail
 from workflow_service.storage.journal_commit import Committer, SegmentWriter, closed
 from workflow_service.storage.journal_history import Change, History
 from workflow_service.storage.journal_index import Row
+from workflow_service.storage.journal_moving import move
 from workflow_service.storage.journal_records import Damaged, Place, Tip, unpack_tip
 from workflow_service.storage.journal_recovery import Recovered, read_place, tip_of
 from workflow_service.storage.journal_segments import SegmentReader
@@ -30,8 +31,6 @@ T = TypeVar("T")
 
 _PAGE = 500
 """Rows that a sweep reads at once."""
-_MOVED_AT_ONCE = 256 * 1024
-"""Bytes of logs that one commit writes anew: less than it takes to notice."""
 
 
 class Opened:
@@ -344,21 +343,13 @@ class Opened:
 
     async def move(self, ids: Sequence[str]) -> int:
         """Writes the logs of episodes anew, each in one piece; returns how many could be."""
-        moved = 0
         with self._pinned(ids):
             await self.load(ids)
-            read: list[tuple[Slot, Tip, list[Entry]]] = []
-            size = 0
-            for episode_id in ids:
-                slot = self.table.slots.get(episode_id)
-                tip = None if slot is None else slot.durable
-                if slot is not None and tip is not None and not tip[0].deleted:
-                    read.append((slot, tip, await self.entries(episode_id)))
-                    size += sum(len(entry.action) + len(entry.answer) for entry in read[-1][2])
-                if size >= _MOVED_AT_ONCE or (read and episode_id == ids[-1]):
-                    moved += await self._committer.commit(stage_moves(self.table, self.tail, read))
-                    read, size = [], 0
-        return moved
+            slots = [slot for slot in map(self.table.slots.get, ids) if slot is not None]
+            try:
+                return await move(self.table, self.tail, self._committer, self._reads, self._readers[0], slots)
+            except (OSError, Damaged) as error:
+                raise self._cannot_read(error) from error
 
     async def remove(self, segment: int) -> None:
         """Removes a segment that nobody needs, once it is certain that nobody will after a loss of power, either."""

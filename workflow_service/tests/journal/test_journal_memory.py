@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from workflow_service.domain.episode import EpisodeState
 from workflow_service.storage.base import Append, EpisodeStore, EventsPurged, Filter, NewEpisode, StoreError
+from workflow_service.storage.journal_threads import Worker
 from workflow_service.storage.journal_upkeep import Thresholds
 from workflow_service.storage.memory import MemoryStore
 from workflow_service.storage.sqlite_journal import JournalStore
@@ -96,7 +98,7 @@ async def test_segments_go_with_the_episodes_in_them(tmp_path: Path) -> None:
                 assert await store.append([step_of("old", 3 + step, now_ms=now)]) == [True]
             assert await store.purge(now_ms=now, limit=100) == 3
             now += 1
-            sizes.append(sum(file.stat().st_size for file in folder.iterdir()))
+            sizes.append(size_of(folder))
         wanted = [entry(k, tag="inherited") for k in (1, 2, 3)] + [entry(3 + k) for k in range(1, step + 1)]
         assert await store.entries("old") == wanted
         for after in range(len(wanted)):
@@ -107,6 +109,56 @@ async def test_segments_go_with_the_episodes_in_them(tmp_path: Path) -> None:
         assert await store.entries("old") == wanted
         assert [e.step for e in await store.entries("older")] == []
         assert await pages(store, Filter(), 10) == ["old", "older"]
+
+
+def size_of(folder: Path) -> int:
+    """The bytes in a folder whose files may go while they are counted."""
+    size = 0
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size
+
+
+async def test_clearing_keeps_up_with_many_small_logs_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expired episodes are kept for an hour, and each segment has some: their logs are moved together, and the segments go."""
+    low = Thresholds(segment_bytes=20_000, unlisted=100, records=500, frame_records=1, slice=100, spare=200)
+    trips = 0
+    run = Worker.run
+
+    async def counted(self: Worker, work: Callable[[], Any]) -> Any:
+        nonlocal trips
+        trips += self is store._open._reads  # type: ignore[attr-defined]
+        return await run(self, work)
+
+    async with opened(JournalPlace(tmp_path / "store.sqlite3", "NORMAL", thresholds=low)) as store:
+        monkeypatch.setattr(Worker, "run", counted)
+        for turn in range(40):
+            kept, gone = ([f"{kind}{turn}-{k}" for k in range(25)] for kind in ("kept", "gone"))
+            await store.create([new(i) for i in kept + gone])
+            await store.append([step_of(i, 1) for i in kept])
+            for number in range(1, 9):
+                await store.append([step_of(i, number) for i in gone])
+            for i in kept:
+                await store.finish(i, EpisodeState.EXPIRED, now_ms=NOW, expire_ms=NOW + 3_600_000)
+            for i in gone:
+                await store.finish(i, EpisodeState.CANCELLED, now_ms=NOW, expire_ms=NOW)
+            assert await store.purge(now_ms=NOW, limit=100) == 25
+        upkeep = store._open.upkeep  # type: ignore[attr-defined]
+        moved = sum(slot.place.step for slot in store._open.table.slots.values())  # type: ignore[attr-defined]
+        assert moved > 100, "small logs stood in the way of segments"
+        assert trips < moved, "and were not fetched one by one"
+        counters = store._open.table.counters  # type: ignore[attr-defined]
+        oldest = min(upkeep._segments.firsts)
+
+        def on_disk() -> int:
+            return int(counters.written - upkeep._segments.firsts[min(upkeep._segments.firsts)][1])
+
+        assert counters.steps == 40 * 25
+        assert oldest > 1
+        assert on_disk() < counters.steps / low.live + low.spare + 2 * low.records, f"{counters.written} were written"
+        for turn in range(40):
+            assert [e.step for e in await store.entries(f"kept{turn}-7")] == [1]
 
 
 async def test_events_are_read_from_memory_and_from_disk_alike(tmp_path: Path) -> None:
