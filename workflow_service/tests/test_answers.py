@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from trialgym.rpc import mirror
 from trialgym.rpc.encoding import digest
-from trialgym.v1 import episode_pb2, error_pb2, observation_pb2, reward_pb2
+from trialgym.rpc.errors import InvalidField
+from trialgym.v1 import action_pb2, episode_pb2, error_pb2, observation_pb2, reward_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 from workflow_service import answers, convert
 from workflow_service.answers import AnswerMemo
@@ -117,17 +119,24 @@ def test_the_observation_is_the_mirror_of_the_domains() -> None:
     assert list(message.blocked_actions) == [mirror.to_message(b, observation_pb2.BlockedAction) for b in seen.blocked_actions]
 
 
-@given(st.text("abcXYZ019_-", min_size=1, max_size=64), st.integers(1, 300_000), st.booleans(), st.integers(0, 2**32 - 1))
-def test_the_messages_around_a_transition(episode_id: str, step: int, replayed: bool, number: int) -> None:
+@given(
+    st.text("abcXYZ019_-", min_size=1, max_size=64),
+    st.integers(1, 300_000),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 1, 40, 90, 9_000]),
+)
+def test_the_messages_around_a_transition(episode_id: str, step: int, replayed: bool, number: int, letters: int) -> None:
     """A response, an item of a batch and an answer on a stream are read as what they stand for, and written in protobuf's order."""
     stored = episode_pb2.Transition(step=step, state_hash="ab", total_reward=1.5)
-    stored.observation.feedback = "é" * 90
+    stored.observation.feedback = "é" * letters
     whole = episode_pb2.Transition()
     whole.CopyFrom(stored)
     whole.name = f"episodes/{episode_id}/transitions/{step}"
     response = pb.StepEpisodeResponse(transition=whole, replayed=replayed)
     data = answers.step_response(episode_id, step, stored.SerializeToString(), replayed=replayed)
     assert data == response.SerializeToString()
+    assert answers.step_item(episode_id, step, stored.SerializeToString(), replayed=replayed) == answers.step_result(data)
     failed = error_pb2.Failure(message="no")
     batch = answers.step_result(data) + answers.failed_result(failed)
     results = [pb.StepResult(response=response), pb.StepResult(failure=failed)]
@@ -135,6 +144,46 @@ def test_the_messages_around_a_transition(episode_id: str, step: int, replayed: 
     assert answers.streamed(number, data) == pb.StreamStepsResponse(correlation_id=number, response=response).SerializeToString()
     failure = pb.StreamStepsResponse(correlation_id=number, failure=failed)
     assert answers.failed_in_stream(number, failed) == failure.SerializeToString()
+
+
+def test_an_observation_that_could_not_be_written_leaves_nothing_to_go_on_from() -> None:
+    """The next one is written whole, though most of it is what it was."""
+    environment = TrialEnvironment(TrialStart("cns_depression", Tier.EXPERT, 5, (), RULES_VERSION))
+    seen = environment.observe(environment.reset())
+    memo = AnswerMemo()
+    memo.observation(seen)
+    with pytest.raises(UnicodeEncodeError):
+        memo.observation(replace(seen, feedback="\ud800"))
+    for feedback in ("", "read", "read", seen.feedback):
+        now = replace(seen, feedback=feedback, step=seen.step + 1)
+        assert observation_pb2.Observation.FromString(memo.observation(now)) == convert.observation(now)
+
+
+def command(action: action_pb2.Action) -> Any:
+    """What the engine would be told of a step with this action."""
+    return convert.step_command(pb.StepEpisodeRequest(name="episodes/e", expected_step=0, action=action))
+
+
+def test_equal_actions_are_decoded_once() -> None:
+    """An action of the same bytes is the same object; one of other bytes is another, and a refused one is never remembered."""
+    blinding = [action_pb2.Action(set_blinding=action_pb2.SetBlinding(blinding=kind)) for kind in (1, 1, 2)]  # type: ignore[arg-type]
+    first, second, other = map(command, blinding)
+    assert first.action is second.action
+    assert first.action != other.action
+    for _ in range(2):
+        with pytest.raises(InvalidField):
+            command(action_pb2.Action(set_blinding=action_pb2.SetBlinding(blinding=99)))  # type: ignore[arg-type]
+        with pytest.raises(InvalidField):
+            command(action_pb2.Action())
+
+
+def test_actions_in_memory_are_bounded() -> None:
+    """Texts that differ each time do not pile up, and long ones are not kept at all."""
+    for number in range(5_000):
+        text = f"{number} " + "x" * (number % 2 * 300)
+        assert command(action_pb2.Action(malformed=action_pb2.Malformed(raw_text=text))).action == Malformed(text)
+    assert len(convert._known) <= 4_096
+    assert max(map(len, convert._known)) <= 256
 
 
 def test_what_is_remembered_by_identity_is_bounded() -> None:
