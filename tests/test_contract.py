@@ -285,15 +285,17 @@ def test_the_stubs_load_beside_googles_common_protos() -> None:
 
 
 PLAY = """
-import asyncio, os, tempfile
+import asyncio, tempfile
 from grader_service.__main__ import running as grader
 from grader_service.settings import GraderSettings
 from trialgym.rpc.channel import open_channel
+from trialgym.rpc.server import run
 from trialgym.v1 import workflow_service_pb2 as ws, workflow_service_pb2_grpc as stubs
 from workflow_service.__main__ import running as workflow
 from workflow_service.settings import WorkflowSettings
 
 async def main():
+    assert type(asyncio.get_running_loop()).__module__ == "uvloop", "a server's loop"
     with tempfile.TemporaryDirectory() as folder:
         async with grader(GraderSettings(listen="127.0.0.1:0", reflection=True)) as g:
             settings = WorkflowSettings(listen="127.0.0.1:0", grader=g.address, store=f"sqlite:{folder}/t.sqlite3")
@@ -303,7 +305,7 @@ async def main():
                 step = ws.StepEpisodeRequest(name=made.name, request_id="1", action={"submit_findings": {"submission": {}}})
                 print((await stub.StepEpisode(step)).transition.state_hash)
 
-asyncio.run(main())
+run(main())
 """
 
 
