@@ -33,8 +33,9 @@ OURS = "/trialgym."
 """Health and reflection answer even when the server is full: probes must never queue behind work."""
 
 _ID_KEY = "x-request-id"
-_PARK_QUIET_S = 0.05
-_PARK_LONGEST_S = 1.0
+_PARK_QUIET_S = 0.15
+"""A client that was just answered may take so long to send its next call, over a slow way or on a busy machine."""
+_PARK_LONGEST_S = 1.5
 """Clients that never wait for an answer would keep the server from stopping."""
 _FOREVER_S = 10 * 365 * 86400.0
 _STEADY = frozenset({"StepEpisode", "BatchStepEpisodes", "Grade", "BatchGrade", "RenewEpisodes"})
