@@ -33,8 +33,8 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 _SHUTDOWN_BEGINS_S = 0.25
 """gRPC tells its connections of the shutdown in threads of its own, which may have to wait for a core. A call that is answered
-before its connection was told sends the next one into the shutdown, and gRPC cancels that: with 10 ms on a busy machine, one call in
-some 80 drains under load."""
+before its connection was told sends the next one into the shutdown, and gRPC cancels that: with 10 ms on a busy machine, one
+call in some 80 drains under load."""
 
 
 Register = Callable[[grpc.aio.Server], None]
