@@ -67,7 +67,7 @@ def measure(bench: Bench) -> Findings:
                 f"<= {MOST_MS:g} ms",
                 bool(p99s) and p99 <= MOST_MS,  # where none was refused, they all waited
                 p99 if p99s else None,
-                f"the last run: {', '.join(outcomes)}; {lost} of all without an end or a time to come back",
+                f"the last run: {', '.join(outcomes)}; {lost} of all never ended, or were told no time",
                 noisy,
             ),
         ]
