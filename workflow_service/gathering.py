@@ -87,6 +87,7 @@ class Gatherer:
                 some.append(one)
         if not some:
             return
+        self._lull.over()
         task = asyncio.get_running_loop().create_task(self._run(some), context=self._context)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -106,7 +107,8 @@ class Gatherer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if self._waiting and not self._due:
-            self._start()
+            self._due = True
+            self._lull.arm()
 
     async def _run(self, some: list[_Waiting]) -> None:
         first = some[0].serves

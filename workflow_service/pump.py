@@ -57,7 +57,6 @@ class Pump(Generic[C, T]):
         self._lull.arrived()
         if len(self._gathered) >= _AT_ONCE:
             self._flush()
-            self._lull.over()
         return outcome
 
     async def settle(self) -> None:
@@ -79,13 +78,15 @@ class Pump(Generic[C, T]):
             self._patience = None
         if self._gathered:
             gathered, self._gathered = list(self._gathered.values()), {}
+            self._lull.over()
             self._under_way += 1
             self._start(gathered).add_done_callback(self._flushed)
 
     def _flushed(self, _: object) -> None:
         self._under_way -= 1
-        if not self._under_way:
-            self._flush()
+        if not self._under_way and self._gathered:
+            # Those who were just answered are about to come back, so this is no moment to go on with the few who came meanwhile.
+            self._lull.arm()
 
     def _start(self, gathered: list[tuple[C, asyncio.Future[T]]]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(gathered), context=self._context)
