@@ -10,10 +10,9 @@ import struct
 from operator import attrgetter, is_
 from typing import Any
 
-from trialgym.rpc.memo import DigestMemo
-from trialgym.rpc.message_memo import MessageMemo
+from trialgym.rpc.message_memo import MessageMemo, share
 from trialgym.rpc.wire import field, varint
-from trialgym.v1 import error_pb2, observation_pb2, score_pb2
+from trialgym.v1 import environment_pb2, error_pb2, observation_pb2, score_pb2
 from workflow_service.domain.environment import BlockedAction, Grade, Observation, Outcome, ReviewPacket
 from workflow_service.domain.episode import TransitionRecord
 from workflow_service.domain.rewards import Reward, TermKind
@@ -53,18 +52,13 @@ _rewards = Remembered()
 class AnswerMemo:
     """What is remembered from one step of an episode to the next; see ports.Memo."""
 
-    __slots__ = ("_digests", "_packets", "_rest", "_shown", "_trial")
+    __slots__ = ("_packets", "_rest", "_shown", "_trial")
 
     def __init__(self) -> None:
-        self._digests = DigestMemo()
         self._trial = MessageMemo()
         self._packets: dict[ReviewPacket, bytes] = {}
         self._shown: tuple[Any, ...] = ()
         self._rest = b""
-
-    def state_hash(self, state: Any) -> str:
-        """See ports.Memo."""
-        return self._digests.digest(state)
 
     def answer(self, record: TransitionRecord) -> bytes:
         """See ports.Memo."""
@@ -113,6 +107,8 @@ class AnswerMemo:
             parts.append(_blocked.get(seen.blocked_actions) or _blocked.keep(seen.blocked_actions, _blocks(seen.blocked_actions)))
         parts += [self._packets.get(packet) or self._packet(packet) for packet in seen.review_packets]
         if seen.trial is not None:
+            if seen.trial.brief is not None:
+                share(seen.trial.brief, environment_pb2.ScenarioBrief)
             parts.append(field(8, self._trial.encode(seen.trial, observation_pb2.TrialObservation)))
         return b"".join(parts)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trialgym.rpc import names
-from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import VersionMismatch
 from trialgym.rpc.turns import Turns
 from workflow_service.domain.environment import Environment
 from workflow_service.domain.episode import Entry, EpisodeStart, Head
 from workflow_service.ports import Codec, Environments, Memo
 from workflow_service.refusals import unknown
+from workflow_service.state_hash import state_hash
 from workflow_service.storage.base import EpisodeStore, Stored
 from workflow_service.turn import Turn
 
@@ -23,8 +23,8 @@ _SPARED = 16
 """So many episodes in use are passed over when one must leave; the next time will do."""
 
 
-_RECENT = 4_096
-"""Episodes of which more than the state is remembered, at some 10 to 40 kilobytes each."""
+_RECENT = 8_192
+"""Episodes of which more than the state is remembered, at some 10 to 25 kilobytes each."""
 _KEPT_EVERY = 8
 """Of the past states of an episode every eighth is remembered; those between are a few steps away."""
 
@@ -153,7 +153,7 @@ class LiveEpisodes:
         """The environment of a new episode, its first state and that state's digest."""
         environment = self._environments.environment(start)
         state = environment.reset()
-        return environment, state, digest(state)
+        return environment, state, state_hash(state)
 
     def _loaded(self, episode_id: str, done: asyncio.Task[Live]) -> None:
         self._loading.pop(episode_id, None)
@@ -186,7 +186,7 @@ class LiveEpisodes:
             raise unknown(live.episode_id)  # deleted between the two reads
         state = await self._fold(live.environment, live.state, entries)
         # A log that no longer gives the state it once gave belongs to other rules. Going on would mix two games in one episode.
-        if digest(state) != head.state_hash:
+        if state_hash(state) != head.state_hash:
             raise VersionMismatch(
                 f"{names.episode(live.episode_id)} cannot be continued here: its log gives another state under the rules here; "
                 "use a server of the version it was started with"

@@ -21,9 +21,6 @@ def system_clock() -> int:
 class Memo(Protocol):
     """Encodes the steps of one episode, the faster for what it remembers of the last. What it gives depends on the values alone."""
 
-    def state_hash(self, state: Any) -> str:
-        """The digest of a state."""
-
     def answer(self, record: TransitionRecord) -> bytes:
         """The transition as it will be answered, now and at every replay."""
 

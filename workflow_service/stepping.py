@@ -29,6 +29,7 @@ from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
 from workflow_service.quota import Places
 from workflow_service.refusals import refusal, store_errors
+from workflow_service.state_hash import state_hash
 from workflow_service.storage.base import Append, EpisodeStore
 from workflow_service.turn import Turn
 
@@ -306,7 +307,7 @@ class Stepper:
             applied: Applied[Any] = live.environment.apply(live.state, command.action, plan.grade)
             after, reward = applied.state, applied.reward
             recent = self._live.recent(live)
-            state_hash = recent.memo.state_hash(after)
+            hash_ = state_hash(after)
             step = plan.base + 1
             total = live.head.total_reward + reward.value
             if applied.terminated:
@@ -315,7 +316,7 @@ class Stepper:
                 state, expire_ms = EpisodeState.TRUNCATED, now + self._retention_ms
             else:
                 state, expire_ms = EpisodeState.ACTIVE, now + live.start.ttl_ms
-            head = Head(step, state, expire_ms, now, total, state_hash)
+            head = Head(step, state, expire_ms, now, total, hash_)
             answer = recent.memo.answer(
                 TransitionRecord(
                     step,
@@ -323,7 +324,7 @@ class Stepper:
                     live.environment.observe(after),
                     reward,
                     total,
-                    state_hash,
+                    hash_,
                     applied.terminated,
                     applied.truncated,
                     applied.missing,

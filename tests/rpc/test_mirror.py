@@ -74,7 +74,7 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
     if hint is int:
         return st.integers(0, 2**32 - 1)
     if hint is float:
-        return st.floats(allow_nan=False, allow_infinity=False)
+        return st.floats(allow_nan=False, allow_infinity=False).map(lambda value: value + 0.0)  # -0.0 is read as 0.0
     return {str: st.text(max_size=20), bool: st.booleans()}[hint]
 
 

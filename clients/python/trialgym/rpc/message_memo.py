@@ -40,6 +40,21 @@ class MessageMemo:
         return last.data
 
 
+_SHARED_AT_MOST = 1_024
+_shared: dict[int, tuple[Any, bytes]] = {}
+
+
+def share(value: Any, message_cls: type[Message]) -> None:
+    """Encodes a value once for all memories, which then need not keep it each: one that many observations hold as one object."""
+    known = _shared.get(id(value))
+    if known is not None and known[0] is value:
+        return
+    if len(_shared) >= _SHARED_AT_MOST:
+        _shared.clear()
+    # The value is kept with its bytes, so that its id cannot become another's meanwhile.
+    _shared[id(value)] = (value, MessageMemo().encode(value, message_cls))
+
+
 _Held = Any
 """What is remembered of a field: a _Record, for a repeated one each value with its bytes and perhaps a _Record, or None."""
 _Field = Callable[[Any, _Held], tuple[bytes, _Held]]
@@ -153,6 +168,9 @@ def _records(head: bytes, message_cls: Any) -> _Field:
 
 def _inner(value: Any, message_cls: Any, last: _Record | None) -> tuple[bytes, _Record | None]:
     """A record within another; nothing is remembered of one without records in it, which is small and soon written again."""
+    known = _shared.get(id(value))
+    if known is not None and known[0] is value:
+        return known[1], None
     plan = _plan(type(value), message_cls)
     if plan.flat:
         return b"".join([field(part, None)[0] for field, part in zip(plan.fields, plan.read(value), strict=True)]), None

@@ -102,6 +102,8 @@ def _item_decoder(hint: Any, field: _Field) -> _Decode:
         return _decoder(hint, _message_cls(field))
     if _is_enum(hint):
         return _enum_tables(hint, field)[0].__getitem__
+    if hint is float:
+        return lambda value: value + 0.0  # rids it of the sign of -0.0: two ways to say the same
     return lambda value: value
 
 
