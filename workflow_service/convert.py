@@ -13,7 +13,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from trialgym.rpc import mirror, names, paging
 from trialgym.rpc.encoding import digest
 from trialgym.rpc.errors import InvalidField
-from trialgym.rpc.submissions import check_enum, check_submission, check_text
+from trialgym.rpc.submissions import ReadSubmission, check_enum, check_submission, check_text
+from trialgym.rpc.value_digest import value_digest
 from trialgym.v1 import (
     action_pb2,
     curriculum_pb2,
@@ -104,8 +105,7 @@ def _action(message: action_pb2.Action, field: str) -> Any:
         case "submit_findings":
             submit = message.submit_findings
             check_enum(submit.family, task_pb2.TaskFamily.DESCRIPTOR, f"{field}.submit_findings.family")
-            check_submission(submit.submission, f"{field}.submit_findings.submission")
-            return _submit_findings(submit)
+            return _submit_findings(submit, check_submission(submit.submission, f"{field}.submit_findings.submission"))
         case "malformed":
             check_text(message.malformed.raw_text, f"{field}.malformed.raw_text", MAX_RAW_TEXT_BYTES)
             return Malformed(message.malformed.raw_text)
@@ -125,10 +125,10 @@ def _trial_action(kind: str, message: Message, field: str) -> trial_actions.Tria
     return action
 
 
-def _submit_findings(submit: action_pb2.SubmitFindings) -> SubmitFindings:
+def _submit_findings(submit: action_pb2.SubmitFindings, read: ReadSubmission) -> SubmitFindings:
     content = submit.submission.SerializeToString(deterministic=True)
     family = TaskFamily(submit.family) if submit.family else None
-    return SubmitFindings(Submission(digest(submit.submission), content), submit.final, family)
+    return SubmitFindings(Submission(value_digest(read), content), submit.final, family)
 
 
 # What the log keeps

@@ -12,6 +12,7 @@ from functools import partial
 import structlog
 
 from trialgym.rpc.errors import Capacity, EpisodeFinished, InvalidField, Quota, RequestIdReused, TrialgymError
+from trialgym.rpc.value_digest import value_digest
 from workflow_service.curricula import Curricula
 from workflow_service.domain.environment import Observation, SubmitFindings
 from workflow_service.domain.episode import Entry, EpisodeStart, EpisodeState, Head
@@ -21,7 +22,6 @@ from workflow_service.ports import Clock, Codec, Environments
 from workflow_service.pump import Pump
 from workflow_service.quota import Places
 from workflow_service.refusals import TOMBSTONE_MS, expired, is_expired, is_forgotten, refusal, store_errors, unknown
-from workflow_service.state_hash import state_hash
 from workflow_service.stepping import StepAnswer, StepCommand, Stepper
 from workflow_service.storage.base import Cursor, EpisodeStore, Filter, NewEpisode, Stored
 
@@ -156,7 +156,7 @@ class Engine:
         inherited = tuple(replace(entry, request_id="") for entry in entries)
         total = self._codec.decode_total_reward(entries[-1].answer) if entries else 0.0
         now = self._clock()
-        head = Head(at_step, EpisodeState.ACTIVE, now + start.ttl_ms, now, total, state_hash(state))
+        head = Head(at_step, EpisodeState.ACTIVE, now + start.ttl_ms, now, total, value_digest(state))
         if not await self._create([NewEpisode(start, head, inherited)]):
             return await self._created_before(episode_id, request_digest)
         live = Live(start, head, source.environment, state, {})

@@ -11,11 +11,11 @@ from typing import Any
 from trialgym.rpc import names
 from trialgym.rpc.errors import VersionMismatch
 from trialgym.rpc.turns import Turns
+from trialgym.rpc.value_digest import value_digest
 from workflow_service.domain.environment import Environment
 from workflow_service.domain.episode import Entry, EpisodeStart, Head
 from workflow_service.ports import Codec, Environments, Memo
 from workflow_service.refusals import unknown
-from workflow_service.state_hash import state_hash
 from workflow_service.storage.base import EpisodeStore, Stored
 from workflow_service.turn import Turn
 
@@ -153,7 +153,7 @@ class LiveEpisodes:
         """The environment of a new episode, its first state and that state's digest."""
         environment = self._environments.environment(start)
         state = environment.reset()
-        return environment, state, state_hash(state)
+        return environment, state, value_digest(state)
 
     def _loaded(self, episode_id: str, done: asyncio.Task[Live]) -> None:
         self._loading.pop(episode_id, None)
@@ -186,7 +186,7 @@ class LiveEpisodes:
             raise unknown(live.episode_id)  # deleted between the two reads
         state = await self._fold(live.environment, live.state, entries)
         # A log that no longer gives the state it once gave belongs to other rules. Going on would mix two games in one episode.
-        if state_hash(state) != head.state_hash:
+        if value_digest(state) != head.state_hash:
             raise VersionMismatch(
                 f"{names.episode(live.episode_id)} cannot be continued here: its log gives another state under the rules here; "
                 "use a server of the version it was started with"

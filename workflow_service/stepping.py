@@ -18,6 +18,7 @@ import structlog
 from trialgym.rpc.errors import Capacity, InvalidField, RequestIdReused, TrialgymError
 from trialgym.rpc.incidents import fault
 from trialgym.rpc.turns import Turns
+from trialgym.rpc.value_digest import value_digest
 from workflow_service.curricula import Curricula
 from workflow_service.domain.environment import Applied, Grade, GradeCall
 from workflow_service.domain.episode import Entry, EpisodeState, Head, TransitionRecord
@@ -29,7 +30,6 @@ from workflow_service.live import Live, LiveEpisodes
 from workflow_service.ports import Clock, Codec
 from workflow_service.quota import Places
 from workflow_service.refusals import refusal, store_errors
-from workflow_service.state_hash import state_hash
 from workflow_service.storage.base import Append, EpisodeStore
 from workflow_service.turn import Turn
 
@@ -307,7 +307,7 @@ class Stepper:
             applied: Applied[Any] = live.environment.apply(live.state, command.action, plan.grade)
             after, reward = applied.state, applied.reward
             recent = self._live.recent(live)
-            hash_ = state_hash(after)
+            hash_ = value_digest(after)
             step = plan.base + 1
             total = live.head.total_reward + reward.value
             if applied.terminated:
@@ -409,13 +409,15 @@ def _refused(command: StepCommand, head: Head, now_ms: int) -> bool:
 
 async def _uncut(work: Coroutine[Any, Any, T]) -> T:
     """Runs `work` to its end even where the caller is cancelled meanwhile, then lets the cancellation go on."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait({task})
+            await asyncio.shield(task)
         except asyncio.CancelledError as error:
             cancelled = error
+        except Exception:
+            break  # its own
     if cancelled is not None:
         task.exception()
         raise cancelled

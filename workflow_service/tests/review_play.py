@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trialgym.rpc.value_digest import value_digest
 from workflow_service.domain.environment import Grade, Malformed, Submission, SubmitFindings, TaskFamily, TaskRef
 from workflow_service.domain.review import ReviewEnvironment
-from workflow_service.state_hash import state_hash
 
 LIMITS = {TaskFamily.ELIGIBILITY_SCREENING: 3, TaskFamily.AE_CLASSIFICATION: 4, TaskFamily.PROTOCOL_AMENDMENT_REVIEW: 5}
 
@@ -32,12 +32,12 @@ def hashes() -> dict[str, list[str]]:
     for family in LIMITS:
         environment = ReviewEnvironment(task(family), 4_294_967_295)
         state = environment.reset()
-        seen = [state_hash(state)]
+        seen = [value_digest(state)]
         for number, (value, final) in enumerate(SCRIPT):
             if state.ended:
                 break
             action = Malformed() if value is None else sheet(f"s{number}", final=final)
             state = environment.apply(state, action, None if value is None else grade(value)).state
-            seen.append(state_hash(state))
+            seen.append(value_digest(state))
         found[family.name] = seen
     return found

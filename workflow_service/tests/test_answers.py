@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trialgym.rpc import mirror
 from trialgym.rpc.errors import InvalidField
+from trialgym.rpc.value_digest import value_digest
 from trialgym.v1 import action_pb2, episode_pb2, error_pb2, observation_pb2, reward_pb2
 from trialgym.v1 import workflow_service_pb2 as pb
 from workflow_service import answers, convert
@@ -22,7 +23,6 @@ from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.environment import TrialEnvironment
 from workflow_service.domain.trial.policies.baselines import random_legal
 from workflow_service.domain.trial.state import RULES_VERSION, TrialStart
-from workflow_service.state_hash import state_hash
 from workflow_service.tests.engines import TASK
 
 GRADE = Grade(0.375, 3.0, 8.0, "Two entries were read.", "structured", "1", "d" * 32, 2, 1)
@@ -55,7 +55,7 @@ def record_of(environment: Any, applied: Applied[Any], step: int, grade: Grade |
         environment.observe(applied.state),
         applied.reward,
         total,
-        state_hash(applied.state),
+        value_digest(applied.state),
         applied.terminated,
         applied.truncated,
         applied.missing,

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trialgym.rpc.value_digest import value_digest
 from workflow_service.domain.environment import ActionType, Malformed, Outcome, TaskFamily
 from workflow_service.domain.review import MALFORMED_PENALTY, ReviewEnvironment, ReviewState, WrongAction
 from workflow_service.domain.rewards import TermKind, quantise
 from workflow_service.domain.trial.actions import ReviewScenario
-from workflow_service.state_hash import state_hash
 from workflow_service.tests.review_play import LIMITS, Play, grade, hashes, sheet, task
 
 plays = st.lists(st.tuples(st.none() | st.floats(0, 1), st.booleans()), min_size=1, max_size=5)
@@ -239,6 +239,6 @@ def test_the_state_hash_covers_the_whole_state() -> None:
     }
     assert set(changed) == {field.name for field in fields(ReviewState)}
     assert (
-        len({state_hash(state), *(state_hash(replace(state, **{name: value})) for name, value in changed.items())})
+        len({value_digest(state), *(value_digest(replace(state, **{name: value})) for name, value in changed.items())})
         == len(changed) + 1
     )

@@ -134,6 +134,7 @@ def _take_eligibility(claim: finding_pb2.EligibilityClaim, subject: str, claimed
         if kind == "number":
             if not math.isfinite(value):
                 return None
+            value += 0.0  # rids it of the sign of -0.0
         elif kind == "text" and _is_longer(value, MAX_EVIDENCE_TEXT_BYTES):
             return None
         quoted.append((name, value))

@@ -9,6 +9,7 @@ import pytest
 
 from trialgym.rpc import mirror
 from trialgym.rpc.encoding import digest
+from trialgym.rpc.value_digest import value_digest
 from trialgym.v1 import action_pb2
 from workflow_service.domain.trial.actions import FormHypothesis
 from workflow_service.domain.trial.choices import Tier
@@ -16,7 +17,6 @@ from workflow_service.domain.trial.environment import TrialEnvironment
 from workflow_service.domain.trial.policies.baselines import random_legal
 from workflow_service.domain.trial.scenarios import scenario_ids
 from workflow_service.domain.trial.state import RULES_VERSION, TrialStart
-from workflow_service.state_hash import state_hash
 
 
 def test_states_of_trials_are_told_apart_as_their_encodings_are() -> None:
@@ -27,25 +27,25 @@ def test_states_of_trials_are_told_apart_as_their_encodings_are() -> None:
             environment = TrialEnvironment(TrialStart(scenario, tier, number, (), RULES_VERSION))
             state, policy = environment.reset(), random_legal(number)
             while not state.ending and state.step < 40:
-                assert ours.setdefault(digest(state), state_hash(state)) == state_hash(state)
+                assert ours.setdefault(digest(state), value_digest(state)) == value_digest(state)
                 state = environment.apply(state, policy(environment.observe(state)), None).state
-            assert ours.setdefault(digest(state), state_hash(state)) == state_hash(state)
+            assert ours.setdefault(digest(state), value_digest(state)) == value_digest(state)
     assert len(set(ours.values())) == len(ours) > 200
 
 
 def test_the_hash_of_a_new_trial_is_the_one_written_down() -> None:
     """Another would mean that stored episodes cannot be continued."""
     environment = TrialEnvironment(TrialStart("solid_tumor_chemo", Tier.EXPERT, 7, (), RULES_VERSION))
-    assert state_hash(environment.reset()) == "289242ad788b2a9df1a406c3c39b920c"
+    assert value_digest(environment.reset()) == "289242ad788b2a9df1a406c3c39b920c"
 
 
 def test_what_is_no_plain_value_is_refused() -> None:
     """A number that numpy left in a state is an error at once, not another hash on another machine."""
     state = TrialEnvironment(TrialStart("solid_tumor_chemo", Tier.EXPERT, 7, (), RULES_VERSION)).reset()
     with pytest.raises(TypeError):
-        state_hash(replace(state, days_left=np.float64(3.0)))
+        value_digest(replace(state, days_left=np.float64(3.0)))
     with pytest.raises(TypeError):
-        state_hash(replace(state, exposed=np.int64(3)))  # type: ignore[arg-type]
+        value_digest(replace(state, exposed=np.int64(3)))  # type: ignore[arg-type]
 
 
 def test_two_ways_to_say_zero_are_read_as_one() -> None:
