@@ -9,8 +9,9 @@ import pytest
 
 from trialgym.rpc import mirror
 from trialgym.rpc.encoding import digest
+from trialgym.rpc.submissions import check_submission
 from trialgym.rpc.value_digest import value_digest
-from trialgym.v1 import action_pb2
+from trialgym.v1 import action_pb2, finding_pb2
 from workflow_service.domain.trial.actions import FormHypothesis
 from workflow_service.domain.trial.choices import Tier
 from workflow_service.domain.trial.environment import TrialEnvironment
@@ -54,3 +55,9 @@ def test_two_ways_to_say_zero_are_read_as_one() -> None:
     hypothesis = mirror.from_message(message, FormHypothesis)
     assert "-0.0" not in repr(hypothesis)
     assert hypothesis.minimal_relevant_effect is not None
+    sheet = finding_pb2.Submission()
+    sheet.findings.add(subject_id="S-1").eligibility.criterion_ids.append("I1")
+    sheet.findings[0].eligibility.evidence.add(field="age", number=-0.0)
+    read = check_submission(sheet)
+    sheet.findings[0].eligibility.evidence[0].number = 0.0
+    assert value_digest(read) == value_digest(check_submission(sheet))

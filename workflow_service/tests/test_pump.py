@@ -105,3 +105,22 @@ async def test_a_turn_goes_round_in_order_and_past_those_who_left() -> None:
     await asyncio.wait_for(asyncio.wait(tasks.values()), WAIT_S)
     assert order == ["c", "d"]
     assert turn.try_take()
+
+
+async def test_those_who_were_answered_go_along_with_those_who_came_meanwhile() -> None:
+    """Callers that come back with their next step are gathered with the ones that waited, or groups would never grow."""
+    taken = Taken()
+    taken.gate = Gate()
+    pump = Pump(taken, lambda _: True)
+
+    async def twice(name: str) -> None:
+        answered = await pump.submit(Command(name))
+        await turns(3)  # an answer and the next call go by way of the event loop
+        await pump.submit(Command(answered))
+
+    callers = [asyncio.create_task(twice(name)) for name in "ab"]
+    await taken.gate.reached()
+    waiting = [pump.submit(Command(name)) for name in "cd"]
+    taken.gate.open()
+    await asyncio.wait_for(asyncio.gather(*waiting, *callers), WAIT_S)
+    assert taken.batches == [["a", "b"], ["c", "d", "A", "B"]]
